@@ -1,0 +1,9 @@
+from django.apps import AppConfig
+
+
+class TestAppConfig(AppConfig):
+    """Stand in for a host project's app."""
+
+    name = "tests.app"
+    label = "testapp"
+    default_auto_field = "django.db.models.BigAutoField"
