@@ -33,6 +33,7 @@ __all__ = [
     "format_traceback",
     "normalise",
     "storable_text",
+    "type_name",
 ]
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
@@ -49,8 +50,7 @@ _MESSAGE_IN_TRACEBACK_CHARS = 1_000
 # Every character of category Cc but newline and tab, and lone surrogates.
 _UNSTORABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
-# The first class that fits gives the hint.
-_HINTS: tuple[tuple[type, str], ...] = (
+_HINTS: tuple[tuple[type, str], ...] = (  # the first class that fits
     (Enum, "pass its .value"),
     (Promise, "lazy text: pass str(value)"),
     (LazyObject, "pass a plain value, for a model instance its pk"),
@@ -109,7 +109,7 @@ def normalise(
     Raises InvalidJob with `field` and the path: "payload.items[3].price: Decimal is not JSON".
     """
     if require is not None and not issubclass(type(value), require):
-        message = f"{field}: must be a JSON object (dict), not {_type_name(type(value))}"
+        message = f"{field}: must be a JSON object (dict), not {type_name(type(value))}"
         raise InvalidJob(message, field=field, path=field)
     try:
         plain = _copy(value, _Room(max_bytes), 1)
@@ -192,7 +192,7 @@ def _copy_dict(value: dict[Any, Any], room: _Room, level: int) -> dict[str, Json
     for key, item in list(dict.items(value)):
         kind = type(key)
         if not issubclass(kind, str) or issubclass(kind, Enum):
-            raise _Refused(f"a key of type {_type_name(kind)} is not JSON; keys are text")
+            raise _Refused(f"a key of type {type_name(kind)} is not JSON; keys are text")
         room.take(str.__len__(key) + 2)
         text = str.__str__(key)
         if problem := _text_problem(text):
@@ -230,7 +230,7 @@ def _not_json(kind: type) -> _Refused:
         hint = "pass its pk"
     elif not hint and _defines(kind, "__dataclass_fields__"):
         hint = "pass dataclasses.asdict(value)"
-    return _Refused(f"{_type_name(kind)} is not JSON" + (f"; {hint}" if hint else ""))
+    return _Refused(f"{type_name(kind)} is not JSON" + (f"; {hint}" if hint else ""))
 
 
 def _defines(kind: type, name: str) -> bool:
@@ -238,7 +238,7 @@ def _defines(kind: type, name: str) -> bool:
     return any(name in vars(base) for base in type.mro(kind))
 
 
-def _type_name(kind: type) -> str:
+def type_name(kind: type) -> str:
     return storable_text(type.__dict__["__name__"].__get__(kind), _NAME_IN_MESSAGE_CHARS)
 
 
@@ -318,12 +318,12 @@ def describe_exception(exc: BaseException, limit: int) -> str:
 
     Never fails on the exception's account: one whose `str()` raises is described as such.
     """
-    name = _type_name(type(exc))
+    name = type_name(type(exc))
     try:
         message = _message(exc, limit)
         text = f"{name}: {message}" if message else name
     except (Exception, SystemExit) as error:  # foreign code: __str__ and __repr__
-        text = f"{name}: (its message cannot be shown: str() raised {_type_name(type(error))})"
+        text = f"{name}: (its message cannot be shown: str() raised {type_name(type(error))})"
     return storable_text(text, limit)
 
 
