@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import django
 import pytest
@@ -32,6 +34,12 @@ def pytest_report_header() -> str | None:
     return f"database: {os.environ['DDJ_VERSION']}" if "DDJ_VERSION" in os.environ else None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Have an inner pytest take SIGTERM as it takes Ctrl-C, so that it drops its database."""
+    if INNER and not hasattr(config, "workerinput"):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run the suite on each wanted database; None leaves it to pytest itself."""
@@ -44,12 +52,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         wanted = wanted[:1]
     required = _names(os.environ["DDJ_REQUIRE"]) if os.environ.get("DDJ_REQUIRE") else []
     report = Report()
+    signal.signal(signal.SIGTERM, _terminated)
     for name in wanted:
         code = _run_on(name, config, report)
         if code == pytest.ExitCode.INTERRUPTED or (code not in (None, 0, 5) and option.maxfail):
             break
     report.skipped.update({n: "not reached" for n in wanted if n not in report.seen})
-    report.write()
+    if not option.collectonly:
+        report.write()
     missing = [name for name in wanted if name in required and name in report.unavailable]
     if missing or not report.codes:
         print(f"ERROR: could not test on {', '.join(missing or wanted)}", file=sys.stderr)
@@ -113,16 +123,27 @@ def _run_on(name: str, config: pytest.Config, report: Report) -> int | None:
         sys.stdout.flush()
         code = _call(command, environment, str(config.invocation_params.dir))
         report.codes[name] = code
-        report.versions.append(database.version)
+        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+            report.skipped[name] = "no test was selected"
+        else:
+            report.versions.append(database.version)
         return code
 
 
 def _call(command: list[str], environment: dict[str, str], folder: str) -> int:
-    """Run a command; on Ctrl-C, which it gets too, let it tidy up and report."""
-    with subprocess.Popen(command, env=environment, cwd=folder) as process:
+    """Run an inner pytest; when this one is told to stop, that one tidies up and reports first."""
+    stop = databases.die_with_parent(signal.SIGTERM)
+    with subprocess.Popen(command, env=environment, cwd=folder, preexec_fn=stop) as process:
         try:
             code = process.wait()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # from a terminal: the inner one has got it too
             process.wait()
             return pytest.ExitCode.INTERRUPTED
+        except SystemExit:
+            process.terminate()
+            raise
     return code if code >= 0 else pytest.ExitCode.INTERNAL_ERROR
+
+
+def _terminated(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)

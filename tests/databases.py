@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import platform
-import pwd
 import re
 import shutil
 import signal
@@ -263,6 +262,8 @@ def embedded_postgres() -> Iterator[Path]:
         binaries = _postgres_binaries()
         identity: dict[str, Any] = {}
         if os.geteuid() == 0:
+            import pwd
+
             binaries = _copy(binaries, folder / "program")
             nobody = pwd.getpwnam("nobody")
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
@@ -284,7 +285,7 @@ def embedded_postgres() -> Iterator[Path]:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for pytest, which then stops the server
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=die_with_parent(signal.SIGQUIT),
                 **identity,
             )
         try:
@@ -325,9 +326,12 @@ def _copy(binaries: Path, target: Path) -> Path:
     return target / package.name / "pginstall" / "bin"
 
 
-def _die_with_parent() -> None:
-    """Have Linux stop the server at once if pytest is killed (1 is PR_SET_PDEATHSIG)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
+def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """Return a preexec_fn that has Linux send a child this signal when its parent is gone."""
+    if sys.platform != "linux":
+        return None
+    set_signal = ctypes.CDLL(None).prctl
+    return lambda: set_signal(1, number)  # 1 is PR_SET_PDEATHSIG
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
