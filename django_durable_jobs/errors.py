@@ -41,7 +41,8 @@ class DurableJobsError(Exception):
     code: str = "durable-jobs-error"
 
     # Every argument of every class of the family is optional, and the message alone stands in
-    # `args`: that is what lets pickle and copy rebuild an error (class, args, then attributes).
+    # `args`: so an error can be copied and sent between processes, which rebuilds it from its
+    # class and args and then sets its attributes.
     def __init__(self, message: str | None = None, *, code: str | None = None) -> None:
         super().__init__(_default_message(type(self)) if message is None else message)
         if code is not None:

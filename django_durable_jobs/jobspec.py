@@ -110,7 +110,7 @@ class JobSpec:
         put(self, "type", _text(type, "type"))
         put(self, "payload", normalise(payload, "payload", max_bytes=PAYLOAD_MAX_BYTES))
         put(self, "run_at", None if run_at is None else _run_at(run_at))
-        put(self, "owner_id", "" if owner_id == "" else _text(owner_id, "owner_id"))
+        put(self, "owner_id", _text(owner_id, "owner_id", may_be_empty=True))
         put(self, "project_id", _text(project_id, "project_id"))
         put(self, "target", _target({"kind": "job", "id": self.type} if target is None else target))
         key = uuid4().hex if idempotency_key is None else _text(idempotency_key, "idempotency_key")
@@ -184,7 +184,14 @@ class JobSpec:
         return spec
 
 
-def _text(value: Any, field: str, *, limit: int = TEXT_MAX_CHARS, path: str = "") -> str:
+def _text(
+    value: Any,
+    field: str,
+    *,
+    limit: int = TEXT_MAX_CHARS,
+    path: str = "",
+    may_be_empty: bool = False,
+) -> str:
     """Return the text as given, as a plain str; `path` is where it stands inside the field."""
     path = path or field
     kind = type(value)
@@ -197,7 +204,7 @@ def _text(value: Any, field: str, *, limit: int = TEXT_MAX_CHARS, path: str = ""
     if len(text) > limit:
         problem = f"has {len(text):,} characters; at most {limit} are accepted"
         raise _invalid(problem, field, path=path)
-    if not text.strip():
+    if not text.strip() and (text or not may_be_empty):
         raise _invalid(f"is blank; 1 to {limit} characters are accepted", field, path=path)
     if not (text.isascii() and text.isprintable()) and (bad := _CONTROL_OR_SURROGATE.search(text)):
         what = "a lone surrogate" if bad.group() >= "\ud800" else "a control character"

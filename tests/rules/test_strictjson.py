@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from django_durable_jobs.errors import InvalidJob
 from django_durable_jobs.strictjson import (
+    Json,
     canonical,
     describe_exception,
     dumps,
@@ -75,8 +76,8 @@ class LoudInt(int):
 
 
 class Angry:
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         raise RuntimeError
 
     def __getattr__(self, name: str) -> Any:
@@ -320,7 +321,7 @@ def test_canonical_text_does_not_depend_on_key_order_or_a_round_trip(value: Any)
 
 
 def test_canonical_text_is_for_ever() -> None:
-    value = {"b": [1.0, -0.0, 1.5, 1e308, True, None], "a": "é"}
+    value: Json = {"b": [1.0, -0.0, 1.5, 1e308, True, None], "a": "é"}
     assert canonical(value) == '{"a":"é","b":[1,0,1.5,1e+308,true,null]}'
 
 
