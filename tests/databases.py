@@ -179,7 +179,8 @@ def _running_postgres() -> tuple[Settings, int] | None:
         with contextlib.suppress(psycopg.OperationalError):
             settings = _postgres_settings(url)
             version = _postgres_version(settings)
-            if version >= DatabaseFeatures.minimum_database_version[0] * 10000:
+            least = DatabaseFeatures.minimum_database_version or (0,)
+            if version >= least[0] * 10000:
                 return settings, version
     return None
 
@@ -269,12 +270,12 @@ def embedded_postgres() -> Iterator[Path]:
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
             identity = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         data = folder / "data"
-        initdb = [binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust"]
-        initdb += ["--locale=C", "--encoding=UTF8", "--no-sync"]
+        initdb: list[Path | str] = [binaries / "initdb", "-D", data, "-U", "postgres"]
+        initdb += ["--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"]
         made = subprocess.run(initdb, cwd=folder, capture_output=True, text=True, **identity)
         if made.returncode:
             raise Unavailable(f"initdb failed: {made.stderr or made.stdout}")
-        server = [binaries / "postgres", "-D", data, "-k", folder]
+        server: list[Path | str] = [binaries / "postgres", "-D", data, "-k", folder]
         for setting in ("listen_addresses=", "fsync=off", "full_page_writes=off"):
             server += ["-c", setting]
         with Path(folder, "log").open("wb") as log:
@@ -334,7 +335,7 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     return lambda: set_signal(1, number)  # 1 is PR_SET_PDEATHSIG
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _wait_until_ready(process: subprocess.Popen[Any], folder: Path) -> None:
     deadline = time.monotonic() + 30
     settings = _postgres_settings(f"postgresql://postgres@/postgres?host={folder}")
     while True:

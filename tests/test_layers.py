@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parent.parent / PACKAGE
 # One row a line, from the foundations up. A room is a module or a folder of modules.
 ROWS = [
     "errors states compat conf signals strictjson",
-    "jobspec recurrence retry parameters fields",
+    "jobspec recurrence retry parameters turns fields",
     "registry",
     "db",
     "models migrations",
