@@ -136,21 +136,22 @@ def decide(
     policy: RetryPolicy,
     attempt: int,
     *,
-    max_attempts: int,
+    max_attempts: int | None,
     exception: BaseException,
     random: Callable[[], float] = random_module.random,
 ) -> Decision:
     """Decide what follows when this attempt (from 1) ended with this exception.
 
-    `max_attempts` is what the job's row grants: an operator's requeue may have added to the
-    policy's. What was added is the operator's: it makes no retries where none were declared,
-    unless the handler asks by raising Retry.
+    `max_attempts` is what the job's row grants, None as much as the policy: an operator's requeue
+    may have added some. What was added is the operator's: it makes no retries where none were
+    declared, unless the handler asks by raising Retry.
     """
+    granted = policy.max_attempts if max_attempts is None else max_attempts
     if isinstance(exception, Discard):
         return Decision(code=Discard.code)
     asked = isinstance(exception, Retry)
     declared = policy.max_attempts > 1 and isinstance(exception, policy.retry_on)
-    if attempt >= max_attempts or not (asked or declared):
+    if attempt >= granted or not (asked or declared):
         return Decision()
     note = ""
     if isinstance(exception, Retry) and exception.after is not None:
@@ -163,14 +164,15 @@ def decide(
 
 
 def repeats_interrupted(
-    policy: RetryPolicy, attempt: int, *, max_attempts: int, default: str
+    policy: RetryPolicy, attempt: int, *, max_attempts: int | None, default: str
 ) -> bool:
     """Tell whether a job whose attempt was interrupted goes back to the queue.
 
     `default` is the project's ON_INTERRUPT. Not to be asked after an operator's stop.
     """
+    granted = policy.max_attempts if max_attempts is None else max_attempts
     wanted = policy.on_interrupt or default
-    return wanted == "requeue" and policy.max_attempts > 1 and attempt < max_attempts
+    return wanted == "requeue" and policy.max_attempts > 1 and attempt < granted
 
 
 def default_delay(attempt: int, *, random: Callable[[], float]) -> float:
