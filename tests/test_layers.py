@@ -15,12 +15,12 @@ FOLDER = Path(__file__).resolve().parent.parent / PACKAGE
 
 # One row a line, from the foundations up. A room is a module or a folder of modules.
 ROWS = [
-    "errors states compat conf signals strictjson",
+    "errors states compat conf signals strictjson ids",
     "jobspec recurrence retry parameters turns fields",
     "registry",
     "db",
     "models migrations",
-    "jobs claims insight",
+    "namespaces enqueueing jobs claims insight",
     "ticker loops",
     "worker",
     "receivers checks admin backends testing contrib apps management",
