@@ -27,6 +27,7 @@ __all__ = [
     "ShutDown",
     "StaleClaim",
     "UnknownSchedule",
+    "WrongState",
 ]
 
 
@@ -105,10 +106,10 @@ class JobDoesNotExist(_JobError, LookupError):
     code = "job-does-not-exist"
 
 
-class NotQueued(_JobError):
-    """Only queued jobs can be cancelled or replaced."""
+class WrongState(_JobError):
+    """The job is in a state from which this cannot be done."""
 
-    code = "not-queued"
+    code = "wrong-state"
 
     def __init__(
         self,
@@ -123,6 +124,12 @@ class NotQueued(_JobError):
             message = f"{_default_message(type(self))} (job {job_id} is {state})"
         super().__init__(message, job_id=job_id, code=code)
         self.state = state
+
+
+class NotQueued(WrongState):
+    """Only queued jobs can be cancelled or replaced."""
+
+    code = "not-queued"
 
 
 class StaleClaim(_JobError):

@@ -37,6 +37,7 @@ CODES = {
     "JobDoesNotExist": "job-does-not-exist",
     "NotQueued": "not-queued",
     "ShutDown": "shut-down",
+    "WrongState": "wrong-state",
     "StaleClaim": "stale-claim",
     "UnknownSchedule": "unknown-schedule",
 }

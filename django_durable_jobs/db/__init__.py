@@ -1,0 +1,43 @@
+"""The one room that knows database vendors: clocks, locks, claim and settle statements, errors."""
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .clock import (
+    Clock,
+    DatabaseClock,
+    ManualClock,
+    current_clock,
+    now_expression,
+    use_clock,
+)
+from .connections import own_connections, transaction
+from .enqueueing import Inserted, NewJob
+from .mysql import MySQLStatements
+from .postgresql import PostgreSQLStatements
+from .rows import Candidate, Outcome, Taking
+from .statements import Statements
+
+__all__ = [
+    "Candidate",
+    "Clock",
+    "DatabaseClock",
+    "Inserted",
+    "ManualClock",
+    "NewJob",
+    "Outcome",
+    "Statements",
+    "Taking",
+    "current_clock",
+    "now_expression",
+    "own_connections",
+    "statements_for",
+    "transaction",
+    "use_clock",
+]
+
+_VARIANTS = {"postgresql": PostgreSQLStatements, "mysql": MySQLStatements}
+
+
+def statements_for(connection: BaseDatabaseWrapper, *, clock: Clock | None = None) -> Statements:
+    """Return the statements that suit ``connection``'s database."""
+    return _VARIANTS.get(connection.vendor, Statements)(connection, clock=clock)

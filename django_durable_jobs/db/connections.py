@@ -1,0 +1,91 @@
+"""Connections and transactions of the machinery's own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import atomic
+
+# How long a statement of ours waits for SQLite's one write lock, in seconds.
+SQLITE_BUSY_TIMEOUT = 30.0
+
+
+@contextmanager
+def transaction(using: str) -> Iterator[BaseDatabaseWrapper]:
+    """Open a transaction (or a savepoint inside the caller's) and yield its connection.
+
+    A transaction of ours is READ COMMITTED, since a claim that waited for a lock must count what
+    is there now, and on SQLite takes the write lock first: a transaction that reads and then
+    writes dies of "database is locked" without waiting. Inside one that is already open nothing
+    is set.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block:
+        with atomic(using=using):
+            yield connection
+        return
+    with _begin_immediate(connection), atomic(using=using):
+        _read_committed(connection)
+        yield connection
+
+
+@contextmanager
+def _begin_immediate(connection: Any) -> Iterator[None]:
+    if connection.vendor != "sqlite":
+        yield
+        return
+    previous = connection.transaction_mode
+    connection.transaction_mode = "IMMEDIATE"
+    try:
+        yield
+    finally:
+        connection.transaction_mode = previous
+
+
+def _read_committed(connection: Any) -> None:
+    """Lower the isolation of the transaction just begun where the project chose another one."""
+    if connection.vendor == "postgresql":
+        level = connection.settings_dict["OPTIONS"].get("isolation_level")
+        if level is not None and int(level) != 2:  # psycopg.IsolationLevel.READ_COMMITTED
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+
+def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
+    """Return the alias' settings as the machinery wants them, whatever the project chose."""
+    settings = copy.deepcopy(connection.settings_dict)
+    settings.update(
+        CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False, ATOMIC_REQUESTS=False, AUTOCOMMIT=True
+    )
+    options = settings["OPTIONS"]
+    if connection.vendor == "postgresql":
+        options.pop("pool", None)
+        options["isolation_level"] = 2
+    elif connection.vendor == "mysql":
+        options["isolation_level"] = "read committed"
+    elif connection.vendor == "sqlite":
+        options["transaction_mode"] = "IMMEDIATE"
+        options["timeout"] = max(SQLITE_BUSY_TIMEOUT, float(options.get("timeout", 5.0)))
+    return settings
+
+
+@contextmanager
+def own_connections(using: str) -> Iterator[BaseDatabaseWrapper]:
+    """Give the calling thread a connection of its own to ``using``, closed at the end.
+
+    It is configured for the machinery (READ COMMITTED, IMMEDIATE on SQLite, kept open, outside
+    any pool), and stands in for ``connections[using]`` in this thread, the ORM included.
+    """
+    previous = connections[using]
+    own = type(previous)(_own_settings(previous), using)
+    connections[using] = own
+    try:
+        yield own
+    finally:
+        own.close()
+        connections[using] = previous

@@ -1,0 +1,13 @@
+"""What MySQL and MariaDB do in their own way."""
+
+from __future__ import annotations
+
+from .enqueueing import ValuesInsert
+from .statements import Statements
+
+
+class MySQLStatements(ValuesInsert, Statements):
+    """Lock rows by primary key only: an ORDER BY that no index serves locks every candidate."""
+
+    lock = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"

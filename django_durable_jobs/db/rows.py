@@ -1,0 +1,52 @@
+"""What goes in and out of the claim and settle statements."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A due queue entry, as the claim sees it. ``order`` sorts it among its owner's."""
+
+    job_id: uuid.UUID
+    owner_id: str
+    queue: str
+    type: str
+    attempts: int
+    max_attempts: int | None
+    order: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """A candidate that the claim takes: under which claim id, and whether it starts at once."""
+
+    job_id: uuid.UUID
+    owner_id: str
+    claim_id: uuid.UUID
+    starts: bool
+    requeue_on_interrupt: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an execution ended: the edge that its job takes, and what is kept of it.
+
+    ``edge`` is one of ``states.EDGES``' settlements (complete, fail, retry, interrupt,
+    retry_interrupted, release); ``result`` is JSON text; ``delay`` seconds pass before a job that
+    goes back to the queue is claimable, ``held_reason`` says why.
+    """
+
+    job_id: uuid.UUID
+    claim_id: uuid.UUID
+    edge: str
+    result: str | None = None
+    error: str = ""
+    error_code: str = ""
+    traceback: str = ""
+    reason: str = ""
+    delay: float = 0.0
+    held_reason: str = ""

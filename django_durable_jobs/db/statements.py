@@ -1,0 +1,12 @@
+"""The statements of enqueue, claim and settlement, in SQL that every database understands.
+
+Two vendors say some of it better in their own way: ``postgresql`` and ``mysql``. Lock order
+everywhere: namespace, queue entry, execution, job.
+"""
+
+from .claiming import ClaimStatements
+from .enqueueing import EnqueueStatements
+
+
+class Statements(ClaimStatements, EnqueueStatements):
+    """The statements for one connection; SQLite runs them as they stand here."""

@@ -1,0 +1,307 @@
+"""Before the claim: cancel, replace, requeue, resolve, and looking a job up.
+
+Called by the host project, on its own connection and inside its own transactions.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import IntegrityError, connections
+from django.db.models import JSONField, Value
+from django.db.transaction import atomic
+
+from .conf import settings
+from .db import current_clock, now_expression, statements_for, transaction
+from .errors import DurableJobsError, IdempotencyConflict, JobDoesNotExist, NotQueued, WrongState
+from .jobspec import JobSpec
+from .models import Execution, Job, JobQuerySet, QueueEntry
+from .namespaces import announce, database
+from .registry import get
+from .states import SETTLED, State
+from .strictjson import storable_text
+
+CANCEL_REASON_MAX_CHARS = 1_024
+NOTE_MAX_CHARS = 4_096
+
+JobRef = UUID | str | Job
+
+
+def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -> Job | None:
+    """Withdraw a queued job; return it, or None where there is no such job (the seed's cancel).
+
+    A job that waits for its retry is queued. A reason that is not text is stored as None, one
+    over 1,024 characters is cut. Raises NotQueued.
+    """
+    job_id, alias = _pk(id), database(using)
+    if job_id is None:
+        return None
+    text = storable_text(reason, CANCEL_REASON_MAX_CHARS) if isinstance(reason, str) else None
+    with transaction(alias) as connection:
+        QueueEntry.objects.using(alias).filter(pk=job_id).delete()
+        now = now_expression(connection)
+        moved = _one(job_id, alias).move(
+            "cancel",
+            cancelled_reason=text,
+            finished_at=now,
+            updated_at=now,
+            held_since=None,
+            held_reason="",
+        )
+        job = _one(job_id, alias).first()
+        if job is None:
+            return None
+        if not moved:
+            raise NotQueued(job_id=job_id, state=job.state)
+        if job.key_scope == "live":
+            _one(job_id, alias).update(key_hash=None)
+            job.key_hash = None
+    return job
+
+
+def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> Job | None:
+    """Change a queued job; return it, None where there is no such one (the seed's replaceQueued).
+
+    Any of type, idempotency_key, owner_id, project_id, target, payload, run_at, priority, queue,
+    meta; what is left out stays, an explicit None is a value; id and created_at stay. Equal data
+    writes nothing. Raises NotQueued, InvalidJob (an unknown name too) and IdempotencyConflict
+    (another job has the key).
+    """
+    job_id, alias = _pk(id), database(using)
+    if job_id is None:
+        return None
+    with transaction(alias) as connection:
+        # Locked before it is looked at: a claim either was before or passes it over.
+        entries = QueueEntry.objects.using(alias).filter(pk=job_id)
+        entry = entries.select_for_update().first()
+        job = _one(job_id, alias).first()
+        if job is None:
+            return None
+        if entry is None or job.state != State.QUEUED:
+            raise NotQueued(job_id=job_id, state=job.state)
+        old = _spec_of(job)
+        new = _bound(old.replace(**changes))
+        if _same(old, new):
+            return job
+        statements = statements_for(connection)
+        values: dict[str, Any] = {
+            name: getattr(new, name)
+            for name in ("type", "idempotency_key", "owner_id", "project_id", "target", "priority")
+        }
+        values |= {"queue": new.queue, "meta": new.meta, "fingerprint": new.fingerprint}
+        values |= {"target_kind": new.target["kind"], "target_id": new.target["id"]}
+        values |= {"key_hash": new.key_hash, "payload": _json_value(new.payload)}
+        if "run_at" in changes:
+            moment = new.run_at or current_clock().now(connection)
+            values |= {"run_at": moment, "claimable_at": moment}
+            values |= {"held_since": None, "held_reason": ""}
+        _update_with_key(
+            _one(job_id, alias).filter(state=State.QUEUED),
+            {**values, "updated_at": now_expression(connection)},
+            new.idempotency_key,
+            alias,
+        )
+        entries.delete()
+        statements.add_entries([job_id])
+        job = _one(job_id, alias).get()
+    announce(job.namespace, alias)
+    return job
+
+
+def requeue(id: JobRef, *, using: str | None = None) -> Job:
+    """Put a failed, interrupted or cancelled job back into the queue, with one more attempt.
+
+    An operator's decision, never the machinery's. Raises JobDoesNotExist, WrongState, and
+    IdempotencyConflict where another job has taken its key meanwhile.
+    """
+    job_id, alias = _pk(id), database(using)
+    with transaction(alias) as connection:
+        job = _one(job_id, alias).select_for_update().first() if job_id else None
+        if job is None:
+            raise JobDoesNotExist(job_id=str(id))
+        now = now_expression(connection)
+        spec_hash = _spec_of(job).key_hash
+        values = {
+            "claim_id": None,
+            "finished_at": None,
+            "cancelled_reason": None,
+            "stop_requested_at": None,
+            "held_since": None,
+            "held_reason": "",
+            "max_attempts": job.attempts + 1,
+            "key_hash": spec_hash,
+            "claimable_at": now,
+            "updated_at": now,
+        }
+        moved = _update_with_key(
+            _one(job.pk, alias), values, job.idempotency_key, alias, edge="requeue"
+        )
+        if not moved:
+            raise WrongState(
+                f"Only failed, interrupted or cancelled jobs can be requeued: job {job.pk} is"
+                f" {job.state}.",
+                job_id=job.pk,
+                state=job.state,
+            )
+        statements_for(connection).add_entries([job.pk])
+        job = _one(job.pk, alias).get()
+    announce(job.namespace, alias)
+    return job
+
+
+def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) -> Job:
+    """Mark an interrupted job completed: its outcome was unknown, and it was done after all.
+
+    The execution keeps its end as it was, with ``note`` and ``by`` (who says so) beside it.
+    Raises JobDoesNotExist and WrongState.
+    """
+    job_id, alias = _pk(id), database(using)
+    with transaction(alias) as connection:
+        job = _one(job_id, alias).first() if job_id else None
+        if job is None:
+            raise JobDoesNotExist(job_id=str(id))
+        now = now_expression(connection)
+        # A job without a claim was never interrupted: nothing matches, and the move below refuses.
+        executions = Execution.objects.using(alias).filter(job_id=job.pk)
+        executions.filter(claim_id=job.claim_id or job.pk).update(
+            resolved_at=now,
+            resolved_by=storable_text(by, 150),
+            resolved_note=storable_text(note, NOTE_MAX_CHARS),
+            updated_at=now,
+        )
+        if not _one(job.pk, alias).move("resolve", finished_at=now, updated_at=now):
+            raise WrongState(
+                f"Only interrupted jobs can be resolved: job {job.pk} is {job.state}.",
+                job_id=job.pk,
+                state=job.state,
+            )
+        return _one(job.pk, alias).get()
+
+
+def get_job(id: JobRef, *, using: str | None = None) -> Job | None:
+    """Return the job, None where there is none (also for an id that is no UUID)."""
+    job_id = _pk(id)
+    return None if job_id is None else _one(job_id, database(using)).first()
+
+
+def list_jobs(
+    *, namespace: str | None = None, using: str | None = None, **filters: Any
+) -> JobQuerySet:
+    """Return the namespace's jobs as a queryset, filtered as ``filter`` takes it."""
+    jobs: JobQuerySet = Job.objects.using(database(using))
+    return jobs.filter(namespace=namespace or settings.NAMESPACE, **filters)
+
+
+def get_receipt(id: JobRef, *, using: str | None = None) -> Any:
+    """Return the receipt of the latest execution; None without job, execution or receipt."""
+    job_id = _pk(id)
+    if job_id is None:
+        return None
+    executions = Execution.objects.using(database(using)).filter(job_id=job_id)
+    return executions.order_by("-id").values_list("receipt", flat=True).first()
+
+
+def wait(job: JobRef, timeout: float, *, using: str | None = None) -> Job:
+    """Block until the job is settled and return it as it is then.
+
+    ``timeout`` is in seconds; TimeoutError past it. Raises at once inside an open transaction
+    (the job could not become visible to a worker) and JobDoesNotExist where there is none.
+    """
+    job_id, alias = _pk(job), database(using)
+    if connections[alias].in_atomic_block:
+        raise DurableJobsError(
+            "wait() was called inside a transaction: no worker can see the job before it commits.",
+            code="in-transaction",
+        )
+    deadline, pause = time.monotonic() + timeout, 0.005
+    while True:
+        found = _one(job_id, alias).first() if job_id else None
+        if found is None:
+            raise JobDoesNotExist(job_id=str(job))
+        if found.state in SETTLED:
+            return found
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"Job {found.pk} is still {found.state} after {timeout} s.")
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, 0.25)
+
+
+def _pk(id: JobRef) -> UUID | None:
+    return id.pk if isinstance(id, Job) else Job.parse_id(id)
+
+
+def _one(id: UUID, using: str) -> JobQuerySet:
+    jobs: JobQuerySet = Job.objects.using(using)
+    return jobs.filter(pk=id)
+
+
+def _spec_of(job: Job) -> JobSpec:
+    """Return what a stored job asks for, validated again."""
+    return JobSpec(
+        namespace=job.namespace,
+        type=job.type,
+        payload=job.payload,
+        run_at=job.run_at,
+        owner_id=job.owner_id,
+        project_id=job.project_id,
+        target=job.target,
+        idempotency_key=job.idempotency_key,
+        key_scope="live" if job.key_scope == "live" else "ever",
+        priority=job.priority,
+        queue=job.queue,
+        meta=job.meta,
+        id=job.pk,
+    )
+
+
+def _bound(spec: JobSpec) -> JobSpec:
+    """Bind the payload to the handler's signature where the handler is known here."""
+    handler = get(spec.type)
+    if handler is None:
+        return spec
+    spec = spec.replace(payload=handler.parameters.encode(spec.payload))
+    handler.parameters.check(spec.payload)
+    return spec
+
+
+def _same(old: JobSpec, new: JobSpec) -> bool:
+    kept = old.idempotency_key == new.idempotency_key and old.run_at == new.run_at
+    return kept and old.meta == new.meta and old.fingerprint == new.fingerprint
+
+
+def _json_value(value: Any) -> Any:
+    # A plain None would be SQL's NULL.
+    return Value(None, JSONField()) if value is None else value
+
+
+def _update_with_key(
+    jobs: JobQuerySet, values: dict[str, Any], key: str, using: str, *, edge: str | None = None
+) -> int:
+    """Update one job with a key that another job may have: IdempotencyConflict then."""
+    try:
+        with atomic(using=using):
+            return jobs.move(edge, **values) if edge else jobs.update(**values)
+    except IntegrityError as error:
+        taken = Job.objects.using(using).filter(
+            namespace=jobs.values_list("namespace", flat=True)[:1], key_hash=values["key_hash"]
+        )
+        other = taken.first()
+        if other is None:
+            raise
+        raise IdempotencyConflict(
+            f"The idempotency key {key!r} belongs to another job (job {other.pk}).", job_id=other.pk
+        ) from error
+
+
+acancel = sync_to_async(cancel)
+areplace_queued = sync_to_async(replace_queued)
+arequeue = sync_to_async(requeue)
+aresolve = sync_to_async(resolve)
+aget_job = sync_to_async(get_job)
+aget_receipt = sync_to_async(get_receipt)
+# Not thread-sensitive: waiting would hold up every other synchronous call of the caller's.
+await_job = sync_to_async(wait, thread_sensitive=False)

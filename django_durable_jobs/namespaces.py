@@ -1,0 +1,96 @@
+"""Namespaces: where they live, pausing them, and waking their workers."""
+
+from __future__ import annotations
+
+import logging
+
+from asgiref.sync import sync_to_async
+from django.db import connections, router
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import on_commit
+
+from . import signals
+from .claims import free_ineligible
+from .conf import settings
+from .db import now_expression, transaction
+from .models import Job, Namespace
+from .strictjson import storable_text
+
+logger = logging.getLogger(__name__)
+
+# What workers LISTEN to on PostgreSQL; the notification's payload is a namespace.
+CHANNEL = "django_durable_jobs"
+
+
+def database(using: str | None = None) -> str:
+    """Return the alias of the database that jobs live in: the argument, DATABASE, or the router."""
+    return using or settings.DATABASE or router.db_for_write(Job)
+
+
+def pause(namespace: str, *, by: str = "", reason: str = "", using: str | None = None) -> None:
+    """Let no job of the namespace be claimed until ``resume``; what runs goes on."""
+    alias = database(using)
+    with transaction(alias) as connection:
+        Namespace.objects.using(alias).bulk_create(
+            [Namespace(name=namespace)], ignore_conflicts=True
+        )
+        Namespace.objects.using(alias).filter(pk=namespace, paused_at__isnull=True).update(
+            paused_at=now_expression(connection),
+            paused_by=storable_text(by, 150),
+            paused_reason=storable_text(reason, 4_096),
+        )
+
+
+def resume(namespace: str, *, using: str | None = None) -> None:
+    """Let the namespace's jobs be claimed again."""
+    alias = database(using)
+    with transaction(alias):
+        Namespace.objects.using(alias).filter(pk=namespace).update(
+            paused_at=None, paused_by="", paused_reason=""
+        )
+        announce(namespace, alias)
+
+
+def wake(namespace: str | None = None, *, using: str | None = None) -> None:
+    """Have the namespace's workers look for work now, and ask again whose can_run said no.
+
+    Never raises: what goes wrong is logged, and workers look again by themselves.
+    """
+    try:
+        name, alias = namespace or settings.NAMESPACE, database(using)
+        with transaction(alias) as connection:
+            free_ineligible(connection, name)
+            announce(name, alias)
+    except Exception:
+        logger.exception("wake failed namespace=%r", namespace)
+
+
+def announce(namespace: str, using: str) -> None:
+    """Wake the namespace's workers when the caller's transaction commits."""
+    connection = connections[using]
+    if settings.LISTEN:
+        notify(connection, namespace)
+    wake_here(namespace, using)
+
+
+def notify(connection: BaseDatabaseWrapper, namespace: str) -> None:
+    """Tell listening workers, where the database can (PostgreSQL); sent at commit."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, namespace])
+
+
+def wake_here(namespace: str, using: str) -> None:
+    """Wake the workers of this process, if there are any, when the transaction commits."""
+    if signals.wake_listeners:
+        on_commit(lambda: _tell(namespace), using=using, robust=True)
+
+
+def _tell(namespace: str) -> None:
+    for listener in list(signals.wake_listeners):
+        listener(namespace)
+
+
+apause = sync_to_async(pause)
+aresume = sync_to_async(resume)
+awake = sync_to_async(wake)
