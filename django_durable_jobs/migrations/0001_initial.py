@@ -49,7 +49,7 @@ class Migration(migrations.Migration):
                 ("claim_id", models.UUIDField(editable=False, verbose_name="claim id")),
                 (
                     "state",
-                    models.CharField(
+                    django_durable_jobs.fields.IdentifierField(
                         choices=[
                             ("claimed", "claimed"),
                             ("running", "running"),
@@ -249,7 +249,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "state",
-                    models.CharField(
+                    django_durable_jobs.fields.IdentifierField(
                         choices=[
                             ("queued", "queued"),
                             ("claimed", "claimed"),

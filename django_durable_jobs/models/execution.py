@@ -48,7 +48,7 @@ class Execution(models.Model):
         related_name="executions",
         verbose_name=_("worker"),
     )
-    state = models.CharField(_("state"), max_length=11, choices=ExecutionState.choices)
+    state = IdentifierField(_("state"), max_length=11, choices=ExecutionState.choices)
     lease_expires_at = UTCDateTimeField(_("lease ends at"))
     # Decided at the claim, so that whoever finds the worker dead need not know the handler.
     requeue_on_interrupt = models.BooleanField(_("requeued when interrupted"), default=False)

@@ -60,7 +60,8 @@ class Job(models.Model):
         _("held because"), max_length=12, blank=True, default="", choices=HeldReason.choices
     )
 
-    state = models.CharField(_("state"), max_length=11, choices=State.choices, default=State.QUEUED)
+    # An identifier, so that the CHECK refuses "QUEUED" on every database.
+    state = IdentifierField(_("state"), max_length=11, choices=State.choices, default=State.QUEUED)
     claim_id = models.UUIDField(_("claim id"), null=True, editable=False)
     attempts = models.PositiveIntegerField(_("attempts"), default=0)
     # What an operator's requeue granted; null: as many as the handler declares.
