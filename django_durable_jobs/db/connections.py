@@ -39,6 +39,7 @@ def _begin_immediate(connection: Any) -> Iterator[None]:
     if connection.vendor != "sqlite":
         yield
         return
+    connection.ensure_connection()  # which is when Django reads the mode
     previous = connection.transaction_mode
     connection.transaction_mode = "IMMEDIATE"
     try:

@@ -1,0 +1,170 @@
+"""Run a worker in the foreground, until it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from argparse import ArgumentParser
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from ... import registry
+from ...conf import settings
+from ...namespaces import database
+from ...worker.scheduler import Scheduler
+from ...worker.terminal import Terminal
+
+
+class Command(BaseCommand):
+    help = "Run a worker: claim due jobs, run their handlers, write down what became of them."
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--namespace", help="default: the setting NAMESPACE")
+        parser.add_argument("--queues", help="serve only these queues, comma-separated")
+        parser.add_argument("--exclude-queues", help="serve every queue but these")
+        parser.add_argument("--concurrency", type=int, help="jobs at a time in this process")
+        parser.add_argument("--database", help="the alias that jobs live in")
+        parser.add_argument("--burst", action="store_true", help="stop when nothing is due")
+        parser.add_argument("--grace", type=float, help="seconds for running jobs at a stop")
+        parser.add_argument("--log-format", choices=("text", "json"), default="text")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["concurrency"] is not None and options["concurrency"] < 1:
+            raise CommandError("--concurrency must be at least 1.", returncode=2)
+        if options["queues"] and options["exclude_queues"]:
+            raise CommandError("Give --queues or --exclude-queues, not both.", returncode=2)
+        if options["grace"] is not None and options["grace"] < 0:
+            raise CommandError("--grace must be 0 or more seconds.", returncode=2)
+        alias = database(options["database"])
+        if alias not in connections:
+            raise CommandError(f"There is no database {alias!r} in DATABASES.", returncode=2)
+        self._check_tables(alias)
+        terminal = Terminal(
+            self.stdout,
+            style=self.style,
+            verbosity=options["verbosity"],
+            json_lines=options["log_format"] == "json",
+        )
+        scheduler = Scheduler(
+            options["namespace"],
+            queues=_names(options["queues"]),
+            exclude_queues=_names(options["exclude_queues"]) or (),
+            concurrency=options["concurrency"],
+            using=alias,
+            observer=terminal,
+        )
+        self._greet(terminal, scheduler, options)
+        stopper = _Stopper(scheduler)
+        with stopper:
+            scheduler.start()
+            if options["burst"]:
+                threading.Thread(target=stopper.when_idle, daemon=True).start()
+            stopper.asked.wait()
+        self._stop(terminal, scheduler, options, asked=stopper.by_signal)
+
+    def _check_tables(self, alias: str) -> None:
+        tables = connections[alias].introspection.table_names()
+        if "django_durable_jobs_job" not in tables:
+            raise CommandError(
+                f"The database {alias!r} has no tables for jobs: run `manage.py migrate` first."
+            )
+
+    def _greet(self, terminal: Terminal, scheduler: Scheduler, options: dict[str, Any]) -> None:
+        connection = connections[scheduler.using]
+        types = sorted(registry.types())
+        queues = options["queues"] or (
+            f"all but {options['exclude_queues']}" if options["exclude_queues"] else "all"
+        )
+        name = connection.settings_dict["NAME"]
+        place = f"{connection.display_name} {os.path.basename(str(name))} ({scheduler.using})"
+        handlers = ", ".join(types[:6]) + (f" and {len(types) - 6} more" if len(types) > 6 else "")
+        lines = [
+            f"Worker {str(scheduler.id)[-8:]}, process {os.getpid()}",
+            f"  namespace  {scheduler.namespace}",
+            f"  database   {place}",
+            f"  queues     {queues}",
+            f"  slots      {scheduler.slots}",
+            f"  handlers   {handlers or 'none: no app has a module named jobs with @job in it'}",
+            "Stop with Ctrl-C.",
+        ]
+        terminal.say(
+            "start",
+            "\n".join(lines),
+            worker=scheduler.id,
+            pid=os.getpid(),
+            namespace=scheduler.namespace,
+            database=scheduler.using,
+            queues=queues,
+            slots=scheduler.slots,
+            handlers=types,
+        )
+
+    def _stop(
+        self, terminal: Terminal, scheduler: Scheduler, options: dict[str, Any], *, asked: bool
+    ) -> None:
+        grace = settings.SHUTDOWN_GRACE if options["grace"] is None else options["grace"]
+        scheduler.drain()
+        if asked:
+            terminal.waiting(scheduler.active, grace)
+        with _Hurrier(scheduler):
+            scheduler.shutdown(grace)
+        left = scheduler.interrupted
+        if left:
+            terminal.say(
+                "interrupted",
+                f"Interrupted {left} running {'job' if left == 1 else 'jobs'}: they stay"
+                " interrupted until somebody requeues or resolves them.",
+                kind="WARNING",
+                jobs=left,
+            )
+        terminal.say("stopped", "Stopped." if asked else "Stopped: nothing is due.")
+        if left:
+            # Their threads may never end, and would keep the process from ending.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+
+class _Stopper:
+    """Have SIGTERM and SIGINT ask for the end, for as long as the worker runs."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.asked = threading.Event()
+        self.by_signal = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._ask)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def when_idle(self) -> None:
+        self._scheduler.wait_until_idle()
+        self.asked.set()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.by_signal = True
+        self.asked.set()
+
+
+class _Hurrier(_Stopper):
+    """Have a second signal end the grace."""
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        # Not here: the lock it takes may be held by the very thread that was stopped for this.
+        threading.Thread(target=self._scheduler.hurry, daemon=True).start()
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in (text or "").split(",") if name.strip())
+    return names or None

@@ -1,0 +1,146 @@
+"""What a handler that asks for it is given: the job, and ways to record and to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, MutableMapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from ..claims import Claimed
+from ..db import statements_for
+from ..errors import DurableJobsError, JobStopped, StaleClaim
+from ..models import Execution, Job
+from ..strictjson import dumps, normalise, storable_text
+from .scribe import Scribe
+
+RECORD_MAX_BYTES = 64 * 1_024  # metadata, receipt and result, each
+PROGRESS_MESSAGE_MAX_CHARS = 256
+
+
+class _JobLogger(logging.LoggerAdapter[logging.Logger]):
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        extra = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, {**kwargs, "extra": extra}
+
+
+class JobContext:
+    """One execution, as its handler sees it.
+
+    Each ``record_…`` call replaces the whole value, is committed at once through the worker's own
+    connection and returns the stored execution. A value that is not JSON raises InvalidJob and
+    stores nothing; once the execution is no longer active the calls raise StaleClaim.
+    """
+
+    def __init__(self, claimed: Claimed, scribe: Scribe, *, using: str) -> None:
+        self._claimed = claimed
+        self._scribe = scribe
+        self._using = using
+        self._stop = threading.Event()
+        self.logger: logging.LoggerAdapter[logging.Logger] = _JobLogger(
+            logging.getLogger("django_durable_jobs.job"),
+            {
+                "job_id": str(claimed.job.pk),
+                "job_type": claimed.job.type,
+                "claim_id": str(claimed.claim_id),
+                "attempt": claimed.attempt,
+            },
+        )
+
+    @property
+    def job(self) -> Job:
+        return self._claimed.job
+
+    @property
+    def claim_id(self) -> UUID:
+        """The token of this attempt: an outside system may check it to refuse a late one."""
+        return self._claimed.claim_id
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._claimed.attempt
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """When the job was to run."""
+        return self._claimed.job.run_at
+
+    @property
+    def execution(self) -> Execution:
+        """The execution as it is stored now."""
+        return self._write(lambda connection: self._stored(connection))
+
+    @property
+    def should_stop(self) -> bool:
+        """True once the handler had better end: its claim was lost, or the worker shuts down."""
+        return self._stop.is_set()
+
+    def check_stop(self) -> None:
+        """Raise JobStopped if the handler should stop."""
+        if self._stop.is_set():
+            raise JobStopped
+
+    def stop(self) -> None:
+        """Let ``should_stop`` be true from now on; called by the worker."""
+        self._stop.set()
+
+    def record_metadata(self, metadata: Any) -> Execution:
+        """Store what describes this execution (JSON, 64 KiB at most)."""
+        return self._record("metadata", metadata)
+
+    def record_receipt(self, receipt: Any) -> Execution:
+        """Store the proof of an effect, best before the effect (JSON, 64 KiB at most)."""
+        return self._record("receipt", receipt)
+
+    def progress(self, done: float, total: float, message: str = "") -> Execution:
+        """Store how far the work has come: ``done`` of ``total``, in any unit."""
+        text = storable_text(message, PROGRESS_MESSAGE_MAX_CHARS)
+        return self._record("progress", {"done": done, "total": total, "message": text})
+
+    async def arecord_metadata(self, metadata: Any) -> Execution:
+        return await self._apart(self.record_metadata, metadata)
+
+    async def arecord_receipt(self, receipt: Any) -> Execution:
+        return await self._apart(self.record_receipt, receipt)
+
+    async def aprogress(self, done: float, total: float, message: str = "") -> Execution:
+        return await self._apart(self.progress, done, total, message)
+
+    @staticmethod
+    async def _apart(function: Callable[..., Execution], *args: Any) -> Execution:
+        # Not thread-sensitive: it waits for the scribe and touches no connection of this thread.
+        return await sync_to_async(function, thread_sensitive=False)(*args)
+
+    def _record(self, column: str, value: Any) -> Execution:
+        text = dumps(normalise(value, column, max_bytes=RECORD_MAX_BYTES))
+
+        def write(connection: BaseDatabaseWrapper) -> Execution:
+            statements = statements_for(connection)
+            if not statements.record(self.job.pk, self.claim_id, column, text):
+                raise StaleClaim(job_id=self.job.pk)
+            return self._stored(connection)
+
+        return self._write(write)
+
+    def _stored(self, connection: BaseDatabaseWrapper) -> Execution:
+        executions = Execution.objects.using(connection.alias)
+        return executions.get(job_id=self.job.pk, claim_id=self.claim_id)
+
+    def _write(self, function: Callable[[BaseDatabaseWrapper], Execution]) -> Execution:
+        handler = connections[self._using]
+        if handler.vendor == "sqlite" and handler.in_atomic_block:
+            raise DurableJobsError(
+                "This cannot be recorded inside a transaction on SQLite, whose one write lock that"
+                " transaction may hold: record before or after it.",
+                code="record-in-transaction",
+            )
+        return self._scribe.write(function)

@@ -1,0 +1,203 @@
+"""The desk: the scheduler's own dealings with the database, one turn at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.db import DatabaseError, connections
+
+from .. import claims, registry
+from ..claims import ClaimRequest, ClaimResult
+from ..conf import settings
+from ..db import Outcome, own_connections, statements_for, transaction
+from ..db.claiming import BATCH
+from ..retry import repeats_interrupted
+from ..strictjson import describe_exception
+from .context import JobContext
+from .enrolment import Enrolment
+from .gate import Gate
+from .running import ERROR_MAX_CHARS, Run
+from .scribe import Scribe
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn did: the runs it settled, those whose claim was lost, those it started.
+
+    ``more`` says that another turn at once may find more; ``look_in`` after how many seconds
+    something becomes due, None where no slot is free.
+    """
+
+    settled: list[Run] = field(default_factory=list)
+    lost: list[Run] = field(default_factory=list)
+    started: list[Run] = field(default_factory=list)
+    more: bool = False
+    look_in: float | None = None
+
+
+class Desk:
+    """Settles and claims, on a connection of the scheduler's thread."""
+
+    def __init__(
+        self, enrolment: Enrolment, gate: Gate, scribe: Scribe, *, make_id: Callable[[], UUID]
+    ) -> None:
+        self._enrolment = enrolment
+        self._gate = gate
+        self._scribe = scribe
+        self._make_id = make_id
+        self._using = enrolment.using
+        self._own = own_connections(self._using)
+        # Whether a commit's reply may have been lost: then the database may hold claims for this
+        # worker that it knows nothing of.
+        self.unsure = False
+
+    def __enter__(self) -> Desk:
+        self._own.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._own.__exit__(None, None, None)
+
+    def turn(self, finished: Sequence[Run], *, free: int, held: Iterable[UUID]) -> Turn:
+        """Settle what has finished, claim for ``free`` slots, in one transaction where possible."""
+        try:
+            return self._turn(finished, free=free, held=held)
+        except BaseException:
+            connections[self._using].close_if_unusable_or_obsolete()
+            raise
+
+    def _turn(self, finished: Sequence[Run], *, free: int, held: Iterable[UUID]) -> Turn:
+        if self._enrolment.changed:
+            self._enrolment.tell_types()
+        if self.unsure:
+            self._confirm(held)
+            self.unsure = False
+        turn = Turn()
+        request = self._request(free) if free else None
+        result = self._settle_and_claim(turn, finished, request)
+        self._start(turn, result)
+        if request is None:
+            return turn
+        self._gate.used(taking.job_id for taking in result.takings)
+        if result.left_over:
+            self._gate.ask(claims.peek(connections[self._using], request))
+        turn.more = result.promoted >= BATCH
+        if not turn.started and not turn.more:
+            turn.look_in = self._look_in()
+        return turn
+
+    def _settle_and_claim(
+        self, turn: Turn, finished: Sequence[Run], request: ClaimRequest | None
+    ) -> ClaimResult:
+        result = ClaimResult()
+        pending = [run for run in finished if run.outcome is not None and not run.settled]
+        outcomes = [run.outcome for run in pending if run.outcome is not None]
+        if not outcomes and request is None:
+            kept: set[UUID] = set()
+        else:
+            try:
+                with transaction(self._using) as connection:
+                    kept = claims.settle(connection, outcomes)
+                    if request is not None:
+                        result = claims.claim(connection, request)
+            except DatabaseError as error:
+                if not outcomes or not connections[self._using].is_usable():
+                    raise
+                logger.warning("group settlement refused error=%s", error)
+                kept = self._settle_apart(pending)
+        for run in finished:
+            done = run.settled or run.claimed.claim_id in kept
+            (turn.settled if done else turn.lost).append(run)
+        return result
+
+    def _settle_apart(self, pending: Sequence[Run]) -> set[UUID]:
+        """Settle one by one: an outcome that the database refuses harms no other."""
+        kept: set[UUID] = set()
+        for run in pending:
+            assert run.outcome is not None
+            try:
+                with transaction(self._using) as connection:
+                    kept |= claims.settle(connection, [run.outcome])
+            except DatabaseError as error:
+                if not connections[self._using].is_usable():
+                    raise
+                run.outcome = Outcome(
+                    job_id=run.job.pk,
+                    claim_id=run.claimed.claim_id,
+                    edge="fail",
+                    error=describe_exception(error, ERROR_MAX_CHARS),
+                    error_code="outcome-refused",
+                )
+                with transaction(self._using) as connection:
+                    kept |= claims.settle(connection, [run.outcome])
+        return kept
+
+    def _start(self, turn: Turn, result: ClaimResult) -> None:
+        if not result.takings:
+            return
+        for claimed in claims.load(connections[self._using], result.takings):
+            context = JobContext(claimed, self._scribe, using=self._using)
+            turn.started.append(Run(claimed, registry.get(claimed.job.type), context))
+
+    def _request(self, free: int) -> ClaimRequest:
+        handlers = {type: registry.get(type) for type in registry.types()}
+        gated = frozenset(
+            type
+            for type, handler in handlers.items()
+            if handler is not None and handler.can_run is not None
+        )
+        request = ClaimRequest(
+            namespace=self._enrolment.namespace,
+            worker=self._enrolment.worker,
+            slots=free,
+            types=frozenset(handlers),
+            lease=settings.LEASE,
+            queues=self._enrolment.queues,
+            excluded=self._enrolment.excluded,
+            gated=gated,
+            approved=self._gate.approved() if gated else frozenset(),
+            owner_cap=settings.OWNER_CONCURRENCY,
+            uncapped=settings.UNCAPPED_OWNERS,
+            global_cap=settings.GLOBAL_CONCURRENCY,
+            repeats=_repeats,
+            make_id=self._make_id,
+        )
+        if gated:
+            self._gate.ask(claims.peek(connections[self._using], request))
+        return request
+
+    def _look_in(self) -> float:
+        """Return after how many seconds the next waiting job becomes claimable."""
+        statements = statements_for(connections[self._using])
+        moment = statements.next_claimable_at(self._enrolment.namespace, self._enrolment.queues)
+        if moment is None:
+            return settings.MAX_SLEEP
+        now = statements.clock.now(statements.connection)
+        return min(max((moment - now).total_seconds(), 0.0), settings.MAX_SLEEP)
+
+    def _confirm(self, held: Iterable[UUID]) -> None:
+        """Interrupt claims in this worker's name whose commit was never confirmed to it."""
+        with transaction(self._using) as connection:
+            outcomes = claims.unconfirmed(
+                connection, self._enrolment.namespace, self._enrolment.worker, held
+            )
+        for outcome in outcomes:
+            logger.warning("claim unconfirmed job=%s claim=%s", outcome.job_id, outcome.claim_id)
+
+    def sign_off(self, outcomes: Sequence[Outcome]) -> None:
+        """Settle what is left, and leave the namespace."""
+        with transaction(self._using) as connection:
+            claims.settle(connection, outcomes)
+            self._enrolment.leave(connection)
+
+
+def _repeats(type: str, attempt: int, granted: int | None) -> bool:
+    handler = registry.get(type)
+    return handler is not None and repeats_interrupted(
+        handler.policy, attempt, max_attempts=granted, default=settings.ON_INTERRUPT
+    )

@@ -1,0 +1,137 @@
+"""Where handlers run: threads for ordinary ones, one event loop for async ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from queue import SimpleQueue
+from typing import Any
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+
+from .isolation import clean_connections, close_connections, in_fresh_context
+from .running import Run, Runner
+
+Done = Callable[[Run], object]
+
+
+class Executor:
+    """Run jobs and hand each back, with its outcome, through ``done``."""
+
+    def __init__(self, runner: Runner, *, slots: int, done: Done) -> None:
+        self._threads = ThreadSlots(runner, slots=slots, done=done)
+        self._loop = LoopSlots(runner, done=done)
+
+    def submit(self, runs: Iterable[Run]) -> None:
+        for_loop = []
+        for run in runs:
+            if run.handler is not None and run.handler.is_async:
+                for_loop.append(run)
+            else:
+                self._threads.submit(run)
+        if for_loop:
+            self._loop.submit(for_loop)
+
+    def close(self) -> None:
+        """Let the idle end; what hangs does not hold anybody up (the threads are daemons)."""
+        self._threads.close()
+        self._loop.close()
+
+
+class ThreadSlots:
+    """As many threads as there are slots, started when they are first needed."""
+
+    def __init__(self, runner: Runner, *, slots: int, done: Done) -> None:
+        self._runner = runner
+        self._slots = slots
+        self._done = done
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, run: Run) -> None:
+        if len(self._threads) < self._slots:
+            thread = threading.Thread(
+                target=self._work, name=f"slot-{len(self._threads) + 1}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+        self._queue.put(run)
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            try:
+                with clean_connections():
+                    in_fresh_context(lambda run=run: self._run(run))  # type: ignore[misc]
+            except BaseException as error:
+                # Nothing of ours should raise here; whatever it is, the job gets an outcome.
+                self._runner.fail(run, error)
+            self._done(run)
+        close_connections()
+
+    def _run(self, run: Run) -> None:
+        arguments = self._runner.prepare(run)
+        if arguments is not None:
+            self._runner.call(run, arguments)
+
+
+class LoopSlots:
+    """One event loop on a thread of its own, each job a task with a fresh context."""
+
+    def __init__(self, runner: Runner, *, done: Done) -> None:
+        self._runner = runner
+        self._done = done
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, runs: list[Run]) -> None:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._begin, runs)
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _begin(self, runs: list[Run]) -> None:
+        assert self._loop is not None
+        for run in runs:
+            task = self._loop.create_task(self._run(run), context=Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, run: Run) -> None:
+        try:
+            async with ThreadSensitiveContext() as sensitive:
+                try:
+                    await self._attempt(run)
+                finally:
+                    # Only where the handler went to the database: asking starts its thread.
+                    if sensitive in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(close_connections)()
+        except BaseException as error:
+            self._runner.fail(run, error)
+        self._done(run)
+
+    async def _attempt(self, run: Run) -> None:
+        if run.claimed.started:
+            arguments = self._runner.prepare(run)
+        else:  # asks can_run and waits for the scribe
+            prepare = sync_to_async(self._runner.prepare, thread_sensitive=False)
+            arguments = await prepare(run)
+        if arguments is None:
+            return
+        assert run.handler is not None
+        args, kwargs = arguments
+        try:
+            result: Any = await run.handler.function(*args, **kwargs)
+        except BaseException as error:
+            self._runner.fail(run, error)
+        else:
+            self._runner.finish(run, result)

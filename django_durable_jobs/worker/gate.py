@@ -1,0 +1,98 @@
+"""The gate: asks can_run before the claim, on a thread of its own, outside any lock."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+from .. import registry
+from ..claims import put_off
+from ..models import Job
+from ..states import State
+from .isolation import clean_connections, close_connections, in_fresh_context
+from .running import ask
+from .scribe import Scribe
+
+logger = logging.getLogger(__name__)
+
+# A yes that no claim used within so many seconds is asked again.
+APPROVAL_SECONDS = 5.0
+
+
+class Gate:
+    """Keep which jobs may be claimed now, because their can_run said so a moment ago.
+
+    A can_run that takes its time holds up only other questions, never a claim or a settlement.
+    """
+
+    def __init__(
+        self, using: str, scribe: Scribe, *, longest: float, answered: Callable[[], object]
+    ) -> None:
+        self._using = using
+        self._scribe = scribe
+        self._longest = longest
+        self._answered = answered
+        self._lock = threading.Lock()
+        self._asked: set[UUID] = set()
+        self._approved: dict[UUID, float] = {}
+        self._pool = ThreadPoolExecutor(1, "gate")
+
+    def approved(self) -> frozenset[UUID]:
+        """Return the jobs that may be claimed now."""
+        now = time.monotonic()
+        with self._lock:
+            self._approved = {id: until for id, until in self._approved.items() if until > now}
+            return frozenset(self._approved)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is outstanding, or one was given that no claim has used."""
+        with self._lock:
+            return bool(self._asked or self._approved)
+
+    def used(self, ids: Iterable[UUID]) -> None:
+        """Forget the approvals of jobs that were claimed."""
+        with self._lock:
+            for id in ids:
+                self._approved.pop(id, None)
+
+    def ask(self, ids: Iterable[UUID]) -> None:
+        """Ask about jobs that were not asked about yet; ``answered`` is called after each."""
+        with self._lock:
+            new = [id for id in ids if id not in self._asked and id not in self._approved]
+            self._asked.update(new)
+        for id in new:
+            self._pool.submit(self._ask, id)
+
+    def close(self) -> None:
+        """Ask nothing more; an answer that is being waited for is waited for."""
+        self._pool.submit(close_connections)
+        self._pool.shutdown(wait=False, cancel_futures=False)
+
+    def _ask(self, id: UUID) -> None:
+        try:
+            with clean_connections():
+                job = Job.objects.using(self._using).filter(pk=id, state=State.QUEUED).first()
+                handler = registry.get(job.type) if job is not None else None
+                if job is None or handler is None or handler.can_run is None:
+                    return
+                may = in_fresh_context(lambda: ask(handler, job))
+            if not may:
+                self._scribe.write(
+                    lambda connection: put_off(connection, job, longest=self._longest)
+                )
+        except Exception:
+            # An unreadable row cannot be judged: the claim takes it, and it fails as it should.
+            logger.exception("can_run could not be asked job=%s", id)
+            may = True
+        finally:
+            with self._lock:
+                self._asked.discard(id)
+        if may:
+            with self._lock:
+                self._approved[id] = time.monotonic() + APPROVAL_SECONDS
+        self._answered()

@@ -1,0 +1,104 @@
+"""Nothing leaks from one handler into the next."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from django.db import connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+T = TypeVar("T")
+
+# A connection that has been idle for longer may have been dropped by a server or a firewall.
+IDLE_SECONDS = 5.0
+
+# Statements whose effect outlives the transaction: after one the connection is thrown away.
+_LEAVES_TRACES = re.compile(
+    r"\s*(SET\b|RESET\b|LISTEN\b|PREPARE\b|DECLARE\b|LOAD\b|USE\b|LOCK\s+TABLES|PRAGMA\b|ATTACH\b"
+    r"|CREATE\s+(GLOBAL\s+|LOCAL\s+)?TEMP|SELECT\b.*\b(pg_(try_)?advisory_lock|set_config|get_lock)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def in_fresh_context(function: Callable[[], T]) -> T:
+    """Call ``function`` without the context variables (language, time zone, tenant) of others."""
+    return contextvars.Context().run(function)
+
+
+@contextmanager
+def clean_connections() -> Iterator[None]:
+    """Lend the thread's connections to a handler; keep those that come back as they went.
+
+    Thrown away are connections that come back closed inside a transaction, in a transaction, out
+    of autocommit, broken, or after a statement that leaves traces in the session.
+    """
+    for connection in _opened():
+        last = getattr(connection, "_durable_jobs_used", 0.0)
+        if time.monotonic() - last > IDLE_SECONDS:
+            connection.close()
+    reset_queries()
+    marks: set[str] = set()
+    with ExitStack() as stack:
+        for alias in connections:
+            stack.enter_context(connections[alias].execute_wrapper(_Watch(alias, marks)))
+        try:
+            yield
+        finally:
+            for connection in _opened():
+                if connection.alias in marks or _is_soiled(connection):
+                    _throw_away(connection)
+                else:
+                    connection._durable_jobs_used = time.monotonic()  # type: ignore[attr-defined]
+
+
+def close_connections() -> None:
+    """Close every connection of this thread."""
+    connections.close_all()
+
+
+class _Watch:
+    """Note the aliases on which a statement ran that leaves traces."""
+
+    def __init__(self, alias: str, marks: set[str]) -> None:
+        self._alias = alias
+        self._marks = marks
+
+    def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if _LEAVES_TRACES.match(str(sql)):
+            self._marks.add(self._alias)
+        return execute(sql, params, many, context)
+
+
+def _opened() -> list[BaseDatabaseWrapper]:
+    return [
+        connection
+        for connection in connections.all(initialized_only=True)
+        if connection.connection is not None or connection.in_atomic_block
+    ]
+
+
+def _is_soiled(connection: BaseDatabaseWrapper) -> bool:
+    return (
+        connection.in_atomic_block
+        or connection.needs_rollback
+        or connection.closed_in_transaction
+        or connection.errors_occurred
+        or bool(connection.run_on_commit)
+        or not connection.get_autocommit()
+    )
+
+
+def _throw_away(connection: BaseDatabaseWrapper) -> None:
+    """Close for good: a wrapper left inside an atomic block refuses to be used again."""
+    connection.in_atomic_block = False
+    connection.savepoint_ids = []
+    connection.atomic_blocks = []
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    connection.run_on_commit = []
+    connection.close()

@@ -1,0 +1,74 @@
+"""Taking over from workers that are gone."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import F
+
+from ..claims import expire, interrupt_worker
+from ..conf import settings
+from ..db import current_clock, now_expression, transaction
+from ..models import Worker
+from ..states import InterruptionReason
+from .identity import Identity, is_gone
+
+logger = logging.getLogger(__name__)
+
+_LIVE = (Worker.Status.RUNNING, Worker.Status.DRAINING)
+
+
+def recover(using: str, namespace: str, *, but: UUID) -> int:
+    """Interrupt what workers held that are gone; return how many executions that were.
+
+    Any worker does it, whoever comes first: at once where the process is proven to be gone from
+    this host, else when the lease has run out. ``but`` is the worker that recovers.
+    """
+    requeue_unstarted = settings.RECOVER_UNSTARTED == "requeue"
+    found = 0
+    rows = Worker.objects.using(using).filter(namespace=namespace, state__in=_LIVE)
+    for row in rows.exclude(pk=but):
+        if is_gone(_identity(row)):
+            found += _bury(row, using, requeue_unstarted=requeue_unstarted)
+    with transaction(using) as connection:
+        expired = expire(connection, namespace, requeue_unstarted=requeue_unstarted)
+    for outcome in expired:
+        logger.warning("worker lost job=%s claim=%s", outcome.job_id, outcome.claim_id)
+    _mark_lost(using, namespace)
+    return found + len(expired)
+
+
+def _bury(row: Worker, using: str, *, requeue_unstarted: bool) -> int:
+    with transaction(using) as connection:
+        done = interrupt_worker(
+            connection,
+            row.pk,
+            InterruptionReason.SERVER_RESTARTED,
+            requeue_unstarted=requeue_unstarted,
+        )
+        Worker.objects.using(using).filter(pk=row.pk).update(
+            state=Worker.Status.LOST, stopped_at=now_expression(connection), active=0
+        )
+    logger.warning("worker gone worker=%s interrupted=%s", row, len(done))
+    return len(done)
+
+
+def _identity(row: Worker) -> Identity:
+    return Identity(
+        host=row.host,
+        pid=row.pid,
+        boot_id=row.boot_id,
+        pid_namespace=row.pid_namespace,
+        process_start=row.process_start,
+    )
+
+
+def _mark_lost(using: str, namespace: str) -> None:
+    """Mark the workers lost that have shown no sign of life for two leases."""
+    with transaction(using) as connection:
+        limit = current_clock().now(connection) - timedelta(seconds=2 * settings.LEASE)
+        Worker.objects.using(using).filter(
+            namespace=namespace, state__in=_LIVE, heartbeat_at__lt=limit
+        ).update(state=Worker.Status.LOST, stopped_at=F("heartbeat_at"), active=0)

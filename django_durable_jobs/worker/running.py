@@ -1,0 +1,226 @@
+"""Running one job: from the claim to an outcome, decided once."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import transaction as django_transaction
+
+from .. import registry
+from ..claims import Claimed, pause_after
+from ..db import Outcome, current_clock, statements_for, transaction
+from ..errors import DurableJobsError, InvalidJob
+from ..models import Job
+from ..registry import Handler
+from ..retry import decide
+from ..states import HeldReason
+from ..strictjson import describe_exception, dumps, format_traceback, normalise, storable_text
+from .context import RECORD_MAX_BYTES, JobContext
+from .scribe import Scribe
+
+logger = logging.getLogger(__name__)
+
+ERROR_MAX_CHARS = 4_096
+TRACEBACK_MAX_CHARS = 64 * 1_024
+
+
+@dataclass(slots=True)
+class Run:
+    """One claimed job on its way through a worker.
+
+    ``handler`` is the one that was registered at the claim; ``settled`` means that the outcome
+    is written already (an atomic handler's), ``outcome`` None that the claim was lost.
+    """
+
+    claimed: Claimed
+    handler: Handler | None
+    context: JobContext
+    outcome: Outcome | None = None
+    settled: bool = False
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    @property
+    def job(self) -> Job:
+        return self.claimed.job
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, or takes so far."""
+        return (self.ended or time.monotonic()) - self.began
+
+
+class Refused(Exception):
+    """The job is given back: nothing was called."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+class Lost(Exception):
+    """The claim is somebody else's, or nobody's: nothing more may be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What it takes to run jobs: where to write, when to stop accepting."""
+
+    using: str
+    scribe: Scribe
+    longest_pause: float
+    draining: Callable[[], bool]
+
+    def prepare(self, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Do everything before the call; return its arguments, or None with the outcome set."""
+        try:
+            handler = self._still_the_same(run)
+            self._ask_again(run, handler)
+            self._start(run)
+            return self._arguments(run, handler)
+        except Refused as refused:
+            run.outcome = refused.outcome
+        except Lost:
+            run.outcome = None
+        except InvalidJob as error:
+            run.outcome = self._failed(run, error, traceback=False)
+        return None
+
+    def call(self, run: Run, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Call an ordinary handler and set the outcome."""
+        assert run.handler is not None
+        args, kwargs = arguments
+        try:
+            if run.handler.atomic:
+                self._call_atomic(run, args, kwargs)
+            else:
+                self.finish(run, run.handler.function(*args, **kwargs))
+        except Lost:
+            run.outcome = None
+        except BaseException as error:
+            self.fail(run, error)
+
+    def finish(self, run: Run, result: Any) -> None:
+        """Set the outcome of a handler that returned."""
+        run.outcome = self._completed(run, result)
+
+    def fail(self, run: Run, error: BaseException) -> None:
+        """Set the outcome of a handler that raised."""
+        run.outcome = self._failed(run, error)
+
+    # Before the call
+
+    def _still_the_same(self, run: Run) -> Handler:
+        if self.draining() and not run.claimed.started:
+            raise Refused(self._outcome(run, "release"))
+        handler = run.handler
+        if handler is None or registry.get(run.job.type) is not handler:
+            raise Refused(self._outcome(run, "release"))
+        return handler
+
+    def _ask_again(self, run: Run, handler: Handler) -> None:
+        if run.claimed.started or handler.can_run is None or run.claimed.unreadable:
+            return
+        if ask(handler, run.job):
+            return
+        now = self.scribe.write(lambda connection: current_clock().now(connection))
+        pause = pause_after(run.job, now, longest=self.longest_pause)
+        held = {"delay": pause, "held_reason": HeldReason.NOT_ELIGIBLE.value}
+        raise Refused(self._outcome(run, "release", **held))
+
+    def _start(self, run: Run) -> None:
+        if run.claimed.started:
+            return
+        job_id, claim_id = run.job.pk, run.claimed.claim_id
+        if not self.scribe.write(lambda c: statements_for(c).start(job_id, claim_id)):
+            raise Lost
+        run.claimed.started = True
+
+    def _arguments(self, run: Run, handler: Handler) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if run.claimed.unreadable:
+            raise InvalidJob(run.claimed.unreadable)
+        args, kwargs = handler.parameters.arguments(copy.deepcopy(run.job.payload))
+        if handler.takes_context:
+            args = (run.context, *args)
+        return args, kwargs
+
+    # The call
+
+    def _call_atomic(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the handler and settle in one transaction on its own connection, or not at all."""
+        assert run.handler is not None
+        with transaction(self.using) as connection:
+            outcome = self._completed(run, run.handler.function(*args, **kwargs))
+            if outcome.edge != "complete":
+                django_transaction.set_rollback(True, using=self.using)
+                run.outcome = outcome
+                return
+            if not statements_for(connection).settle(outcome):
+                raise Lost
+        run.outcome, run.settled = outcome, True
+
+    # After the call
+
+    def _completed(self, run: Run, result: Any) -> Outcome:
+        if result is None:
+            return self._outcome(run, "complete")
+        try:
+            text = dumps(normalise(result, "result", max_bytes=RECORD_MAX_BYTES))
+        except InvalidJob as error:
+            # The work is done and is not repeated; what it returned cannot be kept.
+            return self._failed(run, error, final=True)
+        return self._outcome(run, "complete", result=text)
+
+    def _failed(
+        self,
+        run: Run,
+        error: BaseException,
+        *,
+        traceback: bool = True,
+        final: bool = False,
+    ) -> Outcome:
+        told = {
+            "error": describe_exception(error, ERROR_MAX_CHARS),
+            "error_code": error.code if isinstance(error, DurableJobsError) else "",
+            "traceback": format_traceback(error, TRACEBACK_MAX_CHARS) if traceback else "",
+        }
+        if final or run.handler is None or isinstance(error, InvalidJob):
+            if isinstance(error, InvalidJob):
+                told["error"] = storable_text(str(error), ERROR_MAX_CHARS)
+            return self._outcome(run, "fail", **told)
+        decision = decide(
+            run.handler.policy,
+            run.claimed.attempt,
+            max_attempts=run.job.max_attempts,
+            exception=error,
+        )
+        if decision.note:
+            logger.warning("retry job=%s note=%s", run.job.pk, decision.note)
+        told["error_code"] = decision.code or told["error_code"]
+        if decision.retry_after is None:
+            return self._outcome(run, "fail", **told)
+        held = {"delay": decision.retry_after, "held_reason": HeldReason.RETRY.value}
+        return self._outcome(run, "retry", **told, **held)
+
+    @staticmethod
+    def _outcome(run: Run, edge: str, **told: Any) -> Outcome:
+        return Outcome(job_id=run.job.pk, claim_id=run.claimed.claim_id, edge=edge, **told)
+
+
+def ask(handler: Handler, job: Job) -> bool:
+    """Ask the handler's can_run; anything but True, or an exception, means not now."""
+    assert handler.can_run is not None
+    try:
+        if handler.can_run_is_async:
+            answer = async_to_sync(handler.can_run)(copy.deepcopy(job))  # type: ignore[arg-type]
+        else:
+            answer = handler.can_run(copy.deepcopy(job))
+    except Exception:
+        logger.exception("can_run failed job=%s type=%s", job.pk, job.type)
+        return False
+    return answer is True

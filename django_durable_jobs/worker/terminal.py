@@ -1,0 +1,128 @@
+"""What a person sees of a worker: how it starts, a line a job, what it waits for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TextIO
+
+from django.core.management.color import Style, no_style
+from django.utils import timezone
+
+from ..db import Outcome
+from .desk import Turn
+from .running import Run
+
+# Told apart by sign and word, not by colour alone.
+_SIGNS = {
+    "complete": ("✓", "completed", "SUCCESS"),
+    "fail": ("✗", "failed", "ERROR"),
+    "retry": ("↻", "retries", "WARNING"),
+    "release": ("↩", "given back", "WARNING"),
+}
+_LOST = ("?", "claim lost", "ERROR")
+
+
+class Terminal:
+    """Write lines for people, or with ``json_lines`` for machines."""
+
+    def __init__(
+        self,
+        out: TextIO | Any = None,
+        *,
+        style: Style | None = None,
+        verbosity: int = 1,
+        json_lines: bool = False,
+    ) -> None:
+        self._out = out or sys.stdout
+        self._style: Any = style or no_style()
+        self._verbosity = verbosity
+        self._json = json_lines
+        self._lock = threading.Lock()
+
+    def say(self, event: str, text: str, /, *, kind: str = "", **facts: Any) -> None:
+        """Write one line: ``text`` for people, ``event`` and ``facts`` for machines."""
+        if self._json:
+            line = json.dumps(
+                {"time": _now().isoformat(), "event": event, **facts},
+                default=str,
+                ensure_ascii=False,
+            )
+        else:
+            line = getattr(self._style, kind)(text) if kind else text
+        with self._lock:
+            self._out.write(line + "\n")
+            self._out.flush()
+
+    def turned(self, turn: Turn) -> None:
+        """Tell of the jobs that a turn settled."""
+        for run in turn.settled:
+            self._job(run, run.outcome)
+        for run in turn.lost:
+            self._job(run, None)
+
+    def troubled(self, error: str) -> None:
+        """Tell of trouble with the database."""
+        self.say("trouble", f"! {error}", kind="ERROR", error=error)
+
+    def waiting(self, runs: Sequence[Run], grace: float) -> None:
+        """Tell what a worker that is asked to stop still waits for."""
+        if not runs:
+            self.say("stopping", "Stopping: nothing is running.", running=0)
+            return
+        names = ", ".join(f"{_name(run)} ({_duration(run.seconds)})" for run in runs[:5])
+        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+        self.say(
+            "stopping",
+            f"Stopping: waiting up to {grace:g} s for {len(runs)} running: {names}{more}."
+            " Press Ctrl-C again to interrupt them.",
+            kind="WARNING",
+            running=len(runs),
+            grace=grace,
+        )
+
+    def _job(self, run: Run, outcome: Outcome | None) -> None:
+        if self._verbosity < 1:
+            return
+        sign, word, kind = _LOST if outcome is None else _SIGNS[outcome.edge]
+        job = run.job
+        text = f"{_now():%H:%M:%S} {sign} {word:<10} {_duration(run.seconds):>8}  {_name(run)}"
+        if job.owner_id:
+            text += f"  owner {job.owner_id}"
+        if run.claimed.attempt > 1:
+            text += f"  attempt {run.claimed.attempt}"
+        if outcome is not None and outcome.delay:
+            text += f"  again in {_duration(outcome.delay)}"
+        if outcome is not None and outcome.error:
+            text += f"  {outcome.error.splitlines()[0][:200]}"
+        self.say(
+            "job",
+            text,
+            kind="" if kind == "SUCCESS" else kind,
+            job=job.pk,
+            type=job.type,
+            owner=job.owner_id,
+            outcome=word,
+            attempt=run.claimed.attempt,
+            seconds=round(run.seconds, 4),
+            error=outcome.error if outcome is not None else "",
+        )
+
+
+def _name(run: Run) -> str:
+    return f"{run.job.type}#{str(run.job.pk)[-8:]}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.get_current_timezone())
