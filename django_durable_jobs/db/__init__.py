@@ -14,10 +14,13 @@ from .connections import own_connections, transaction
 from .enqueueing import Inserted, NewJob
 from .mysql import MySQLStatements
 from .postgresql import PostgreSQLStatements
-from .rows import Candidate, Outcome, Taking
+from .repairing import FIRST
+from .retrying import is_duplicate, is_transient, retrying
+from .rows import Candidate, Outcome, Survey, Taking, Wanted
 from .statements import Statements
 
 __all__ = [
+    "FIRST",
     "Candidate",
     "Clock",
     "DatabaseClock",
@@ -26,10 +29,15 @@ __all__ = [
     "NewJob",
     "Outcome",
     "Statements",
+    "Survey",
     "Taking",
+    "Wanted",
     "current_clock",
+    "is_duplicate",
+    "is_transient",
     "now_expression",
     "own_connections",
+    "retrying",
     "statements_for",
     "transaction",
     "use_clock",

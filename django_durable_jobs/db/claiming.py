@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
 from ..fields import time_from_database
 from ..states import EDGES
-from .rows import Candidate, Taking
+from .rows import Candidate, Survey, Taking, Wanted
 from .session import ENTRY, EXECUTION, JOB, NAMESPACE, NOT_HELD, Session, as_uuid, in_states, marks
 
 # One batch of a mass change (promotions, put-offs): short enough to hold locks for a breath.
 BATCH = 1_000
 
+# What an execution starts with, in the order of the SELECTs that fill it.
+EXECUTION_COLUMNS = (
+    "job_id, namespace, owner_id, attempt, claim_id, worker_id, state, lease_expires_at,"
+    " requeue_on_interrupt, claimed_at, started_at, updated_at, interruption_reason, error,"
+    " error_code, traceback, resolved_by, resolved_note"
+)
+
 _HEAD = "job_id, owner_id, type, attempts, max_attempts, rank, run_at, created_at"
+_ORDER = "rank, run_at, created_at, job_id"
+
+# How many owners' next jobs one statement asks for (SQLite takes at most 500 selects in a union).
+_HEADS_AT_ONCE = 50
 
 
 class ClaimStatements(Session):
     """Find and take due jobs."""
 
-    def lock_namespace(self, name: str) -> tuple[str, bool] | None:
+    # Behind the queue's table, so that no statistics (those of an empty table, say) lead the
+    # planner away from the index that serves the order.
+    by_turn = " INDEXED BY ddj_queue_turn"
+    by_wait = " INDEXED BY ddj_queue_wait"
+    # Whether ``heads`` locks what it returns.
+    heads_lock = False
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Hold together the statements of a look that locks nothing."""
+        return nullcontext()
+
+    def lock_namespace(self, name: str, *, lock: bool = True) -> tuple[str, bool] | None:
         """Lock the namespace's row; return its turn and whether it is paused, None without row.
+
+        Without ``lock``, only read it.
 
         A statement of its own, and first: what waits for a lock inside a larger statement goes on
         to count on the snapshot from before the wait, and breaks every cap.
         """
         rows = self.execute(
-            f"SELECT turn_after, paused_at IS NOT NULL FROM {NAMESPACE} WHERE name = %s{self.lock}",
+            f"SELECT turn_after, paused_at IS NOT NULL FROM {NAMESPACE} WHERE name = %s"
+            f"{self.lock if lock else ''}",
             [name],
         )
         return (rows[0][0], bool(rows[0][1])) if rows else None
@@ -36,16 +62,23 @@ class ClaimStatements(Session):
     def move_turn(self, name: str, turn_after: str) -> None:
         self.execute(f"UPDATE {NAMESPACE} SET turn_after = %s WHERE name = %s", [turn_after, name])
 
+    def survey(self, namespace: str, *, queues: bool, promote: bool) -> Survey:
+        """Mark due what has become so, count who holds how much, name the queues if asked to."""
+        return Survey(
+            promoted=self.promote(namespace) if promote else 0,
+            active=self.active_by_owner(namespace),
+            queues=tuple(self.queues(namespace)) if queues else (),
+        )
+
     def promote(self, namespace: str) -> int:
         """Mark due what has become claimable, at most ``BATCH`` rows; return how many."""
         rows = self.execute(
-            f"SELECT job_id FROM {ENTRY} WHERE namespace = %s AND due = FALSE"
+            f"SELECT job_id FROM {ENTRY}{self.by_wait} WHERE namespace = %s AND due = FALSE"
             f" AND claimable_at <= {self.now} ORDER BY claimable_at LIMIT {BATCH}"
             f"{self.skip_locked}",
             [namespace],
         )
-        if rows:
-            ids = [row[0] for row in rows]
+        for ids in self.batches(row[0] for row in rows):
             self.execute(f"UPDATE {ENTRY} SET due = TRUE WHERE job_id IN ({marks(ids)})", ids)
         return len(rows)
 
@@ -76,43 +109,44 @@ class ClaimStatements(Session):
         )
 
     def queues(self, namespace: str) -> list[str]:
-        """Name the queues that have due entries, by hopping from one name to the next."""
+        """Name the queues that have entries, by hopping from one name to the next."""
         found: list[str] = []
-        rows = self._first_queue(namespace, None)
-        while rows:
+        bound, params = "", [namespace]
+        while rows := self.execute(
+            f"SELECT queue FROM {ENTRY}{self.by_turn} WHERE namespace = %s{bound}"
+            " ORDER BY queue LIMIT 1",
+            params,
+        ):
             found.append(rows[0][0])
-            rows = self._first_queue(namespace, found[-1])
+            bound, params = " AND queue > %s", [namespace, found[-1]]
         return found
-
-    def _first_queue(self, namespace: str, after: str | None) -> list[tuple[Any, ...]]:
-        behind, params = ("", []) if after is None else (" AND queue > %s", [after])
-        return self.execute(
-            f"SELECT queue FROM {ENTRY} WHERE namespace = %s{behind} ORDER BY queue LIMIT 1",
-            [namespace, *params],
-        )
 
     def owners_due(
         self, namespace: str, queue: str, *, after: str, full: Sequence[str], limit: int
     ) -> list[str]:
         """Return the next ``limit`` owners with due entries in turn order, without ``full`` ones.
 
-        Hops from owner to owner along the index, so that its cost does not grow with backlogs.
+        Walks along the index by small steps: a step reads a few entries, and the next one starts
+        behind the last owner seen, so that a long backlog costs no more than a short one.
         """
         owners: list[str] = []
-        for bound, stop in (("owner_id > %s", None), ("owner_id >= %s", after)):
-            at = after if stop is None else ""
+        skipped = set(full)
+        for bound, at, stop in ((">", after, None), (">=", "", after)):
             while len(owners) < limit:
+                step = 4 * (limit - len(owners))
                 rows = self.execute(
-                    f"SELECT owner_id FROM {ENTRY} WHERE namespace = %s AND queue = %s"
-                    f" AND due = TRUE AND {bound} ORDER BY owner_id LIMIT 1",
+                    "SELECT owner_id, COUNT(*) FROM ("
+                    f"SELECT owner_id FROM {ENTRY}{self.by_turn} WHERE namespace = %s"
+                    f" AND queue = %s AND due = TRUE AND owner_id {bound} %s"
+                    f" ORDER BY owner_id LIMIT {step}) step GROUP BY owner_id ORDER BY owner_id",
                     [namespace, queue, at],
                 )
-                if not rows or (stop is not None and rows[0][0] > stop):
+                names = [row[0] for row in rows if stop is None or row[0] <= stop]
+                owners += [name for name in names if name not in skipped]
+                if len(names) < len(rows) or sum(row[1] for row in rows) < step:
                     break
-                at, bound = rows[0][0], "owner_id > %s"
-                if at not in full:
-                    owners.append(at)
-        return owners
+                at, bound = names[-1], ">"
+        return owners[:limit]
 
     def heads(
         self,
@@ -121,107 +155,120 @@ class ClaimStatements(Session):
         owners: Sequence[str],
         *,
         each: int,
-        types: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+        skip: Sequence[uuid.UUID] = (),
         lock: bool = True,
     ) -> list[Candidate]:
-        """Return the first ``each`` due entries of each owner, of ``types`` only where given.
+        """Return the first ``each`` due entries of each owner, only ``wanted`` ones where given.
 
-        With ``lock``, databases that can skip what others hold do so and lock what they return.
+        With ``lock``, a database that can lock what it finds and pass over what others hold does
+        so; the others lock by ``lock_entries`` and look again without what they could not have
+        (``skip``).
         """
-        found: list[Candidate] = []
-        only, params = (
-            ("", []) if types is None else (f" AND type IN ({marks(types)})", list(types))
+        chosen, params = self._chosen(wanted, skip)
+        one = (
+            f"SELECT * FROM (SELECT {_HEAD} FROM {ENTRY}{self.by_turn} WHERE namespace = %s"
+            f" AND queue = %s AND due = TRUE AND owner_id = %s{chosen} ORDER BY {_ORDER}"
+            f" LIMIT {each}) head"
         )
-        for owner in owners:
+        found: list[Candidate] = []
+        for start in range(0, len(owners), _HEADS_AT_ONCE):
+            part = owners[start : start + _HEADS_AT_ONCE]
             rows = self.execute(
-                f"SELECT {_HEAD} FROM {ENTRY} WHERE namespace = %s AND queue = %s AND due = TRUE"
-                f" AND owner_id = %s{only} ORDER BY rank, run_at, created_at, job_id LIMIT {each}",
-                [namespace, queue, owner, *params],
+                " UNION ALL ".join([one] * len(part)),
+                [value for owner in part for value in (namespace, queue, owner, *params)],
             )
             found += [self.candidate(queue, row) for row in rows]
         return found
+
+    def _chosen(self, wanted: Wanted | None, skip: Sequence[uuid.UUID]) -> tuple[str, list[Any]]:
+        sql, params = "", []
+        if wanted is not None:
+            # An empty list is no list in SQL: no id and no type is None.
+            types = list(wanted.types) or [None]
+            ids = self.keys(wanted.ids) or [None]
+            sql = f" AND (type IN ({marks(types)}) OR job_id IN ({marks(ids)}))"
+            params += [*types, *ids]
+        if skip:
+            sql += f" AND job_id NOT IN ({marks(skip)})"
+            params += self.keys(skip)
+        return sql, params
 
     def candidate(self, queue: str, row: tuple[Any, ...]) -> Candidate:
         job_id = as_uuid(row[0])
         order = (row[5], row[6], row[7], job_id.bytes)
         return Candidate(job_id, row[1], queue, row[2], row[3], row[4], order)
 
+    def lock_entries(self, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+        """Lock these due entries, by primary key; return those that nobody else has locked."""
+        locked: set[uuid.UUID] = set()
+        for values in self.batches(self.keys(ids)):
+            rows = self.execute(
+                f"SELECT job_id FROM {ENTRY} WHERE job_id IN ({marks(values)}) AND due = TRUE"
+                f"{self.skip_locked}",
+                values,
+            )
+            locked.update(as_uuid(row[0]) for row in rows)
+        return locked
+
     def due_of_type(self, namespace: str, queue: str, owner: str, type: str) -> list[uuid.UUID]:
-        """Return up to ``BATCH`` due jobs of one type of one owner, locked."""
+        """Return the jobs of one type among the first ``BATCH`` due ones of one owner."""
         rows = self.execute(
-            f"SELECT job_id FROM {ENTRY} WHERE namespace = %s AND queue = %s AND due = TRUE"
-            f" AND owner_id = %s AND type = %s"
-            f" ORDER BY rank, run_at, created_at, job_id LIMIT {BATCH}{self.skip_locked}",
-            [namespace, queue, owner, type],
+            f"SELECT job_id, type FROM {ENTRY}{self.by_turn} WHERE namespace = %s AND queue = %s"
+            f" AND due = TRUE AND owner_id = %s ORDER BY {_ORDER} LIMIT {BATCH}",
+            [namespace, queue, owner],
         )
-        return [as_uuid(row[0]) for row in rows]
+        return [as_uuid(row[0]) for row in rows if row[1] == type]
 
     def hold(self, ids: Sequence[uuid.UUID], reason: str, *, until: datetime) -> None:
-        """Put due jobs off ``until`` then, and say why."""
-        if not ids:
-            return
-        values = self.keys(ids)
-        self.execute(
-            f"UPDATE {ENTRY} SET due = FALSE, claimable_at = %s"
-            f" WHERE job_id IN ({marks(values)}) AND due = TRUE",
-            [self.time(until), *values],
-        )
-        self.execute(
-            f"UPDATE {JOB} SET claimable_at = %s, held_reason = %s,"
-            f" held_since = COALESCE(held_since, {self.now}), updated_at = {self.now}"
-            f" WHERE id IN ({marks(values)}) AND state = 'queued'",
-            [self.time(until), reason, *values],
-        )
+        """Put due jobs off ``until`` then, and say why; what is not due any more stays as it is."""
+        for values in self.batches(self.keys(sorted(self.lock_entries(ids)))):
+            self.execute(
+                f"UPDATE {ENTRY} SET due = FALSE, claimable_at = %s"
+                f" WHERE job_id IN ({marks(values)})",
+                [self.time(until), *values],
+            )
+            # MySQL sets from left to right: held_since looks at the reason from before.
+            self.execute(
+                f"UPDATE {JOB} SET held_since = CASE WHEN held_reason = %s"
+                f" THEN COALESCE(held_since, {self.now}) ELSE {self.now} END, held_reason = %s,"
+                f" claimable_at = %s, updated_at = {self.now}"
+                f" WHERE id IN ({marks(values)}) AND state = 'queued'",
+                [reason, reason, self.time(until), *values],
+            )
 
-    def unhold(self, ids: Sequence[uuid.UUID]) -> None:
-        """Let put-off jobs be claimed at once."""
-        if not ids:
-            return
-        values = self.keys(ids)
-        self.execute(
-            f"UPDATE {ENTRY} SET due = TRUE, claimable_at = {self.now}"
-            f" WHERE job_id IN ({marks(values)}) AND due = FALSE",
-            values,
-        )
-        self.execute(
-            f"UPDATE {JOB} SET claimable_at = {self.now}, held_reason = '', held_since = NULL,"
-            f" updated_at = {self.now} WHERE id IN ({marks(values)}) AND state = 'queued'",
-            values,
-        )
+    def unhold(self, ids: Sequence[uuid.UUID]) -> int:
+        """Let put-off jobs be claimed at once; return how many."""
+        freed = 0
+        for values in self.batches(self.keys(ids)):
+            freed += self.count(
+                f"UPDATE {ENTRY} SET due = TRUE, claimable_at = {self.now}"
+                f" WHERE job_id IN ({marks(values)}) AND due = FALSE",
+                values,
+            )
+            self.execute(
+                f"UPDATE {JOB} SET claimable_at = {self.now}, held_reason = '', held_since = NULL,"
+                f" updated_at = {self.now} WHERE id IN ({marks(values)}) AND state = 'queued'",
+                values,
+            )
+        return freed
 
     def take(
         self, takings: Sequence[Taking], *, worker: uuid.UUID, lease: float
     ) -> list[uuid.UUID]:
-        """Claim ``takings``: entries go, jobs move, executions begin; return the jobs claimed.
+        """Claim ``takings``, whose entries are locked; return the jobs claimed.
 
-        What was cancelled or is being changed by somebody else is left out.
+        Entries go, jobs move, executions begin. An entry whose job is not queued (a row edited or
+        deleted by hand) goes too.
         """
-        by_id = {taking.job_id: taking for taking in takings}
-        rows = self.execute(
-            f"SELECT job_id FROM {ENTRY} WHERE job_id IN ({marks(takings)}) AND due = TRUE"
-            f"{self.skip_locked}",
-            self.keys(by_id),
-        )
-        taken = [by_id[as_uuid(row[0])] for row in rows]
-        if not taken:
-            return []
-        ids = self.keys(taking.job_id for taking in taken)
-        claims = self.keys(taking.claim_id for taking in taken)
-        self.execute(f"DELETE FROM {ENTRY} WHERE job_id IN ({marks(ids)})", ids)
-        self._move_claimed(taken)
-        again = self.keys(taking.job_id for taking in taken if taking.requeue_on_interrupt)
-        repeats = f"CASE WHEN id IN ({marks(again)}) THEN TRUE ELSE FALSE END" if again else "FALSE"
-        self.execute(
-            f"INSERT INTO {EXECUTION} (job_id, namespace, owner_id, attempt, claim_id, worker_id,"
-            " state, lease_expires_at, requeue_on_interrupt, claimed_at, started_at, updated_at,"
-            " interruption_reason, error, error_code, traceback, resolved_by, resolved_note)"
-            f" SELECT id, namespace, owner_id, attempts, claim_id, %s, state,"
-            f" {self.clock.sql(self.connection, plus=lease)}, {repeats}, {self.now},"
-            f" CASE WHEN state = 'running' THEN {self.now} END, {self.now}, '', '', '', '', '', ''"
-            f" FROM {JOB} WHERE id IN ({marks(ids)}) AND claim_id IN ({marks(claims)})",
-            [self.key(worker), *again, *ids, *claims],
-        )
-        return [taking.job_id for taking in taken]
+        taken: list[uuid.UUID] = []
+        for part in self.batches(takings, size=100):
+            ids = self.keys(taking.job_id for taking in part)
+            self.execute(f"DELETE FROM {ENTRY} WHERE job_id IN ({marks(ids)})", ids)
+            self._move_claimed(part)
+            again = self.keys(taking.job_id for taking in part if taking.requeue_on_interrupt)
+            taken += self._begin(part, again, worker=worker, lease=lease)
+        return taken
 
     def _move_claimed(self, taken: Sequence[Taking]) -> None:
         for edge_name, starts in (("claim_and_start", True), ("claim", False)):
@@ -242,3 +289,29 @@ class ClaimStatements(Session):
                 f" WHERE id IN ({marks(ids)}) AND state IN {in_states(edge.sources)}",
                 [*pairs, *ids],
             )
+
+    def _begin(
+        self, taken: Sequence[Taking], again: Sequence[Any], *, worker: uuid.UUID, lease: float
+    ) -> list[uuid.UUID]:
+        """Write the executions of the jobs that moved; return these jobs."""
+        ids = self.keys(taking.job_id for taking in taken)
+        claims = self.keys(taking.claim_id for taking in taken)
+        chosen = f"FROM {JOB} WHERE id IN ({marks(ids)}) AND claim_id IN ({marks(claims)})"
+        repeats = f"CASE WHEN id IN ({marks(again)}) THEN TRUE ELSE FALSE END" if again else "FALSE"
+        made = self.count(
+            f"INSERT INTO {EXECUTION} ({EXECUTION_COLUMNS})"
+            " SELECT id, namespace, owner_id, attempts, claim_id, %s, state,"
+            f" {self.clock.sql(self.connection, plus=lease)}, {repeats}, {self.now},"
+            f" CASE WHEN state = 'running' THEN {self.now} END, {self.now}, '', '', '', '', '', ''"
+            f" {chosen}",
+            [self.key(worker), *again, *ids, *claims],
+        )
+        if made == len(taken):
+            return [taking.job_id for taking in taken]
+        return [as_uuid(row[0]) for row in self.execute(f"SELECT id {chosen}", [*ids, *claims])]
+
+    @staticmethod
+    def batches(values: Iterable[Any], *, size: int = 400) -> Iterable[list[Any]]:
+        """Split ``values``: SQLite may bind no more than 999 of them in one statement."""
+        everything = list(values)
+        return (everything[at : at + size] for at in range(0, len(everything), size))

@@ -9,5 +9,7 @@ from .statements import Statements
 class MySQLStatements(ValuesInsert, Statements):
     """Lock rows by primary key only: an ORDER BY that no index serves locks every candidate."""
 
+    by_turn = " FORCE INDEX (ddj_queue_turn)"
+    by_wait = " FORCE INDEX (ddj_queue_wait)"
     lock = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"

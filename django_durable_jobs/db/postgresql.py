@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from ..states import EDGES, State
+from django.db.transaction import atomic
+
+from ..states import ACTIVE, EDGES, State
+from .claiming import BATCH, EXECUTION_COLUMNS
 from .enqueueing import COLUMNS, JSON_COLUMNS, NAMES, Inserted, NewJob
-from .rows import Candidate, Outcome, Taking
-from .session import ENTRY, EXECUTION, JOB, as_uuid, in_states
+from .rows import Candidate, Outcome, Survey, Taking, Wanted
+from .session import ENTRY, EXECUTION, JOB, NAMESPACE, as_uuid, in_states
+from .settling import TOGETHER
 from .statements import Statements
 
-# Settlements that travel together; the others are rare and go one by one.
-_GROUPED = ("complete", "fail")
+# For the rest of the transaction. JIT: what little cannot do without a barred way looks so dear
+# that it would be compiled.
+_STEADY_PLANS = ", ".join(
+    f"set_config('{name}', 'off', TRUE)"
+    for name in ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
+)
 
 
 class PostgreSQLStatements(Statements):
     """Set-based variants. Ids go in as arrays, so that one text serves any number of them."""
 
+    by_turn = by_wait = ""
+    heads_lock = True
     lock = " FOR NO KEY UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
@@ -48,6 +59,59 @@ class PostgreSQLStatements(Statements):
     def utc(self, column: str) -> str:
         # Under USE_TZ=False Django's cursors give local times, ambiguous for an hour a year.
         return f"({column} AT TIME ZONE 'UTC')"
+
+    def reading(self) -> AbstractContextManager[object]:
+        # The settings below hold for a transaction.
+        return atomic(using=self.connection.alias)
+
+    def lock_namespace(self, name: str, *, lock: bool = True) -> tuple[str, bool] | None:
+        """Lock the row, and fix the plans of what follows in this transaction.
+
+        The queue is empty most of the time, and statistics say so when it is not: the planner
+        then prefers reading and sorting all of it to walking along the index (seconds at 100,000
+        rows). Where these ways are barred the walks below have one plan only.
+        """
+        rows = self.execute(
+            f"SELECT turn_after, paused_at IS NOT NULL, {_STEADY_PLANS} FROM {NAMESPACE}"
+            f" WHERE name = %s{self.lock if lock else ''}",
+            [name],
+        )
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def survey(self, namespace: str, *, queues: bool, promote: bool) -> Survey:
+        """Ask in one statement; without a promotion it changes nothing."""
+        parts = [
+            "SELECT 'active', owner_id, COUNT(*) FROM"
+            f" {EXECUTION} WHERE namespace = %s AND state IN {in_states(ACTIVE)} GROUP BY owner_id"
+        ]
+        params = [namespace]
+        steps = []
+        if promote:
+            steps += [
+                f"ripe AS MATERIALIZED (SELECT job_id FROM {ENTRY} WHERE namespace = %s"
+                f" AND due = FALSE AND claimable_at <= {self.now}"
+                f" ORDER BY claimable_at LIMIT {BATCH}{self.skip_locked})",
+                f"promoted AS (UPDATE {ENTRY} SET due = TRUE WHERE job_id ="
+                " ANY(ARRAY(SELECT job_id FROM ripe)) RETURNING 1)",
+            ]
+            parts.append("SELECT 'promoted', NULL, COUNT(*) FROM promoted")
+            params = [namespace, *params]
+        if queues:
+            hop = f"SELECT e.queue FROM {ENTRY} e WHERE e.namespace = %s"
+            steps.append(
+                f"hops AS (({hop} ORDER BY e.queue LIMIT 1) UNION ALL SELECT ({hop} AND"
+                " e.queue > h.queue ORDER BY e.queue LIMIT 1) FROM hops h"
+                " WHERE h.queue IS NOT NULL)"
+            )
+            parts.append("SELECT 'queue', queue, 0 FROM hops WHERE queue IS NOT NULL")
+            params = [*params[:-1], namespace, namespace, params[-1]]
+        start = f"WITH RECURSIVE {', '.join(steps)} " if steps else ""
+        rows = self.execute(start + " UNION ALL ".join(parts), params)
+        return Survey(
+            promoted=sum(count for kind, _, count in rows if kind == "promoted"),
+            active={name: count for kind, name, count in rows if kind == "active"},
+            queues=tuple(name for kind, name, _ in rows if kind == "queue"),
+        )
 
     def owners_due(
         self, namespace: str, queue: str, *, after: str, full: Sequence[str], limit: int
@@ -84,22 +148,33 @@ class PostgreSQLStatements(Statements):
         owners: Sequence[str],
         *,
         each: int,
-        types: Sequence[str] | None = None,
+        wanted: Wanted | None = None,
+        skip: Sequence[uuid.UUID] = (),
         lock: bool = True,
     ) -> list[Candidate]:
-        only, params = ("", []) if types is None else (" AND e.type = ANY(%s)", [list(types)])
+        only, params = "", []
+        if wanted is not None:
+            only = " AND (e.type = ANY(%s) OR e.job_id = ANY(%s::uuid[]))"
+            params = [list(wanted.types), list(wanted.ids)]
         # The limit must be a constant: with a parameter the planner reads and sorts every backlog.
         rows = self.execute(
             "SELECT h.job_id, h.owner_id, h.type, h.attempts, h.max_attempts,"
             " h.rank, h.run_at, h.created_at"
-            f" FROM unnest(%s::text[]) WITH ORDINALITY AS o(owner_id, turn) CROSS JOIN LATERAL ("
+            " FROM unnest(%s::text[]) AS o(owner_id) CROSS JOIN LATERAL ("
             f"SELECT e.* FROM {ENTRY} e WHERE e.namespace = %s AND e.queue = %s AND e.due = TRUE"
             f' AND e.owner_id = o.owner_id COLLATE "C"{only}'
             f" ORDER BY e.rank, e.run_at, e.created_at, e.job_id LIMIT {int(each)}"
-            f"{self.skip_locked if lock else ''}) h ORDER BY o.turn",
+            f"{self.skip_locked if lock else ''}) h",
             [list(owners), namespace, queue, *params],
         )
         return [self.candidate(queue, row) for row in rows]
+
+    def lock_entries(self, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+        rows = self.execute(
+            f"SELECT job_id FROM {ENTRY} WHERE job_id = ANY(%s) AND due{self.skip_locked}",
+            [list(ids)],
+        )
+        return {as_uuid(row[0]) for row in rows}
 
     def take(
         self, takings: Sequence[Taking], *, worker: uuid.UUID, lease: float
@@ -107,7 +182,7 @@ class PostgreSQLStatements(Statements):
         claim, start = EDGES["claim"], EDGES["claim_and_start"]
         rows = self.execute(
             "WITH wanted AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::bool[],"
-            " %s::bool[]) WITH ORDINALITY AS w(job_id, claim_id, starts, repeats, turn)),"
+            " %s::bool[]) AS w(job_id, claim_id, starts, repeats)),"
             f" taken AS (DELETE FROM {ENTRY} e USING wanted w WHERE e.job_id = w.job_id AND e.due"
             " RETURNING w.*),"
             f" moved AS (UPDATE {JOB} j SET claim_id = t.claim_id, attempts = j.attempts + 1,"
@@ -117,14 +192,12 @@ class PostgreSQLStatements(Statements):
             " held_reason = CASE WHEN t.starts THEN '' ELSE j.held_reason END"
             " FROM taken t WHERE j.id = t.job_id"
             f" AND j.state IN {in_states(claim.sources)} RETURNING j.id, j.namespace,"
-            " j.owner_id, j.attempts, j.claim_id, j.state, t.starts, t.repeats, t.turn)"
-            f" INSERT INTO {EXECUTION} (job_id, namespace, owner_id, attempt, claim_id, worker_id,"
-            " state, lease_expires_at, requeue_on_interrupt, claimed_at, started_at, updated_at,"
-            " interruption_reason, error, error_code, traceback, resolved_by, resolved_note)"
+            " j.owner_id, j.attempts, j.claim_id, j.state, t.starts, t.repeats)"
+            f" INSERT INTO {EXECUTION} ({EXECUTION_COLUMNS})"
             " SELECT id, namespace, owner_id, attempts, claim_id, %s, state,"
             f" {self.clock.sql(self.connection, plus=lease)}, repeats, {self.now},"
             f" CASE WHEN starts THEN {self.now} END, {self.now}, '', '', '', '', '', ''"
-            " FROM moved ORDER BY turn RETURNING job_id",
+            " FROM moved RETURNING job_id",
             [
                 [taking.job_id for taking in takings],
                 [taking.claim_id for taking in takings],
@@ -135,16 +208,12 @@ class PostgreSQLStatements(Statements):
         )
         return [as_uuid(row[0]) for row in rows]
 
-    def settle_many(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
-        grouped = sorted(
-            (outcome for outcome in outcomes if outcome.edge in _GROUPED),
-            key=lambda outcome: outcome.job_id,
-        )
-        if len(grouped) < 2:
-            return super().settle_many(outcomes)
-        held = super().settle_many([o for o in outcomes if o.edge not in _GROUPED])
+    settled_at_once = 1_000
+
+    def end_together(self, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
+        """Write ends of running jobs in one statement."""
         completed, failed = State.COMPLETED.value, State.FAILED.value
-        assert {EDGES[edge].target.value for edge in _GROUPED} == {completed, failed}
+        assert {EDGES[edge].target.value for edge in TOGETHER} == {completed, failed}
         running = in_states(EDGES["complete"].sources)
         rows = self.execute(
             "WITH data AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::text[],"
@@ -163,13 +232,13 @@ class PostgreSQLStatements(Statements):
             f" FROM ended e WHERE j.id = e.job_id AND j.claim_id = e.claim_id"
             f" AND j.state IN {running} RETURNING j.claim_id",
             [
-                [outcome.job_id for outcome in grouped],
-                [outcome.claim_id for outcome in grouped],
-                [EDGES[outcome.edge].target.value for outcome in grouped],
-                [outcome.result for outcome in grouped],
-                [outcome.error for outcome in grouped],
-                [outcome.error_code for outcome in grouped],
-                [outcome.traceback for outcome in grouped],
+                [outcome.job_id for outcome in outcomes],
+                [outcome.claim_id for outcome in outcomes],
+                [EDGES[outcome.edge].target.value for outcome in outcomes],
+                [outcome.result for outcome in outcomes],
+                [outcome.error for outcome in outcomes],
+                [outcome.error_code for outcome in outcomes],
+                [outcome.traceback for outcome in outcomes],
             ],
         )
-        return held | {as_uuid(row[0]) for row in rows}
+        return {as_uuid(row[0]) for row in rows}

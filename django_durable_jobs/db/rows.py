@@ -21,6 +21,23 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which due jobs a second look is for: of these ``types``, and these ``ids`` of any type."""
+
+    types: tuple[str, ...]
+    ids: tuple[uuid.UUID, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a claim knows before it chooses: how many rows became due, who holds how much."""
+
+    promoted: int
+    active: dict[str, int]
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Taking:
     """A candidate that the claim takes: under which claim id, and whether it starts at once."""
 
@@ -37,7 +54,8 @@ class Outcome:
 
     ``edge`` is one of ``states.EDGES``' settlements (complete, fail, retry, interrupt,
     retry_interrupted, release); ``result`` is JSON text; ``delay`` seconds pass before a job that
-    goes back to the queue is claimable, ``held_reason`` says why.
+    goes back to the queue is claimable, ``held_reason`` says why. ``unstarted`` holds only for a
+    claim whose handler was not called: one that has started meanwhile is left alone.
     """
 
     job_id: uuid.UUID
@@ -50,3 +68,4 @@ class Outcome:
     reason: str = ""
     delay: float = 0.0
     held_reason: str = ""
+    unstarted: bool = False

@@ -6,7 +6,8 @@ everywhere: namespace, queue entry, execution, job.
 
 from .claiming import ClaimStatements
 from .enqueueing import EnqueueStatements
+from .repairing import RepairStatements
 
 
-class Statements(ClaimStatements, EnqueueStatements):
+class Statements(ClaimStatements, EnqueueStatements, RepairStatements):
     """The statements for one connection; SQLite runs them as they stand here."""

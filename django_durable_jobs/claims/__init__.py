@@ -1,0 +1,43 @@
+"""From the claim on: claim, start, settle, renew, record, expire. Called by the machinery.
+
+Losing is an ordinary answer here: whoever no longer holds a claim gets False or is left out of
+the result, and has changed nothing.
+"""
+
+from .holding import NEVER, free_ineligible, free_known, live_types, pause_after, put_off
+from .reading import Claimed, load
+from .repairing import Repair, repair
+from .settling import (
+    Settlement,
+    expire,
+    interrupt,
+    interrupt_worker,
+    settle,
+    settle_apart,
+    unconfirmed,
+)
+from .taking import ClaimRequest, ClaimResult, claim, peek
+
+__all__ = [
+    "NEVER",
+    "ClaimRequest",
+    "ClaimResult",
+    "Claimed",
+    "Repair",
+    "Settlement",
+    "claim",
+    "expire",
+    "free_ineligible",
+    "free_known",
+    "interrupt",
+    "interrupt_worker",
+    "live_types",
+    "load",
+    "pause_after",
+    "peek",
+    "put_off",
+    "repair",
+    "settle",
+    "settle_apart",
+    "unconfirmed",
+]

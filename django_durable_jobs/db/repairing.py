@@ -1,0 +1,88 @@
+"""The statements that find queued jobs without an entry, and entries without a queued job."""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+from .session import ENTRY, JOB, as_uuid, marks
+from .settling import SettleStatements
+
+FIRST = uuid.UUID(int=0)
+
+
+class Stretch(NamedTuple):
+    """What is wrong among the rows looked at, and behind which key to go on (None: the end)."""
+
+    wrong: list[uuid.UUID]
+    after: uuid.UUID | None
+
+
+class RepairStatements(SettleStatements):
+    """Look along both tables by primary key, a stretch at a time; read only, until something is
+    wrong.
+    """
+
+    def jobs_without_entry(self, namespace: str, after: uuid.UUID, limit: int) -> Stretch:
+        return self._stretch(
+            f"SELECT looked.id, looked.state = 'queued' AND looked.namespace = %s"
+            " AND NOT EXISTS (SELECT 1"
+            f" FROM {ENTRY} e WHERE e.job_id = looked.id) FROM (SELECT id, state, namespace"
+            f" FROM {JOB} WHERE id > %s ORDER BY id LIMIT {limit}) looked ORDER BY looked.id",
+            (namespace, self.key(after)),
+            limit,
+        )
+
+    def entries_without_job(self, namespace: str, after: uuid.UUID, limit: int) -> Stretch:
+        return self._stretch(
+            f"SELECT looked.job_id, looked.namespace = %s AND NOT EXISTS (SELECT 1 FROM {JOB} j"
+            " WHERE j.id = looked.job_id AND j.state = 'queued') FROM (SELECT job_id, namespace"
+            f" FROM {ENTRY} WHERE job_id > %s ORDER BY job_id LIMIT {limit}) looked"
+            " ORDER BY looked.job_id",
+            (namespace, self.key(after)),
+            limit,
+        )
+
+    def _stretch(self, sql: str, params: tuple[object, ...], limit: int) -> Stretch:
+        rows = self.execute(sql, params)
+        after = as_uuid(rows[-1][0]) if len(rows) == limit else None
+        return Stretch([as_uuid(row[0]) for row in rows if row[1]], after)
+
+    def make_entries(self, ids: list[uuid.UUID]) -> int:
+        """Put those of the jobs into the queue that are queued and have no entry; say how many.
+
+        Looked at again under the jobs' locks: a claim, a cancellation or another repair may have
+        come by. A job that somebody holds is left for the next time.
+        """
+        values = self.keys(ids)
+        rows = self.execute(
+            f"SELECT id FROM {JOB} WHERE id IN ({marks(values)}) AND state = 'queued'"
+            f" ORDER BY id{self.skip_locked}",
+            values,
+        )
+        locked = {row[0] for row in rows}
+        if locked:
+            chosen = list(locked)
+            there = self.execute(
+                f"SELECT job_id FROM {ENTRY} WHERE job_id IN ({marks(chosen)})", chosen
+            )
+            locked -= {row[0] for row in there}
+            self.add_entries([as_uuid(value) for value in locked])
+        return len(locked)
+
+    def drop_entries(self, ids: list[uuid.UUID]) -> int:
+        """Delete those of the entries that have no queued job; return how many."""
+        values = self.keys(ids)
+        rows = self.execute(
+            f"SELECT job_id FROM {ENTRY} WHERE job_id IN ({marks(values)})"
+            f" ORDER BY job_id{self.skip_locked}",
+            values,
+        )
+        chosen = [row[0] for row in rows]
+        if not chosen:
+            return 0
+        return self.count(
+            f"DELETE FROM {ENTRY} WHERE job_id IN ({marks(chosen)}) AND NOT EXISTS (SELECT 1"
+            f" FROM {JOB} j WHERE j.id = {ENTRY}.job_id AND j.state = 'queued')",
+            chosen,
+        )
