@@ -11,7 +11,6 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections
-from django.db.models import JSONField, Value
 from django.db.transaction import atomic
 
 from .conf import settings
@@ -93,7 +92,7 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
         }
         values |= {"queue": new.queue, "meta": new.meta, "fingerprint": new.fingerprint}
         values |= {"target_kind": new.target["kind"], "target_id": new.target["id"]}
-        values |= {"key_hash": new.key_hash, "payload": _json_value(new.payload)}
+        values |= {"key_hash": new.key_hash, "payload": new.payload}
         if "run_at" in changes:
             moment = new.run_at or current_clock().now(connection)
             values |= {"run_at": moment, "claimable_at": moment}
@@ -271,11 +270,6 @@ def _bound(spec: JobSpec) -> JobSpec:
 def _same(old: JobSpec, new: JobSpec) -> bool:
     kept = old.idempotency_key == new.idempotency_key and old.run_at == new.run_at
     return kept and old.meta == new.meta and old.fingerprint == new.fingerprint
-
-
-def _json_value(value: Any) -> Any:
-    # A plain None would be SQL's NULL.
-    return Value(None, JSONField()) if value is None else value
 
 
 def _update_with_key(

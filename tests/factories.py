@@ -9,8 +9,6 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.db.models import JSONField, Value
-
 from django_durable_jobs.ids import uuid7
 from django_durable_jobs.jobspec import JobSpec
 from django_durable_jobs.models import Execution, Job, QueueEntry, Worker
@@ -75,9 +73,7 @@ def make_job(
     columns.setdefault("fingerprint", spec.fingerprint)
     freed = columns["key_scope"] == "live" and state in SETTLED
     columns.setdefault("key_hash", None if freed else spec.key_hash)
-    stored = columns | {"payload": Value(columns["payload"], JSONField())}  # JSON's null, not SQL's
-    job = Job.objects.using(using).create(**stored)
-    job.payload = columns["payload"]
+    job = Job.objects.using(using).create(**columns)
     if state == State.QUEUED:
         make_entry(job)
     elif state not in UNCLAIMED and execution:

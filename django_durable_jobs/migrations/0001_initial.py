@@ -218,7 +218,7 @@ class Migration(migrations.Migration):
                         max_length=256, verbose_name="target id"
                     ),
                 ),
-                ("payload", models.JSONField(verbose_name="payload")),
+                ("payload", django_durable_jobs.fields.JSONValueField(verbose_name="payload")),
                 ("meta", models.JSONField(default=dict, verbose_name="meta")),
                 ("fingerprint", models.CharField(editable=False, max_length=64)),
                 ("priority", models.SmallIntegerField(default=0, verbose_name="priority")),

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from ..fields import IdentifierField, UTCDateTimeField
+from ..fields import IdentifierField, JSONValueField, UTCDateTimeField
 from ..states import EDGES, SETTLED, UNCLAIMED, HeldReason, State
 
 
@@ -48,7 +48,7 @@ class Job(models.Model):
     target = models.JSONField(_("target"))
     target_kind = IdentifierField(_("target kind"), max_length=256)
     target_id = IdentifierField(_("target id"), max_length=256)
-    payload = models.JSONField(_("payload"))
+    payload = JSONValueField(_("payload"))
     meta = models.JSONField(_("meta"), default=dict)
     fingerprint = models.CharField(max_length=64, editable=False)
 
