@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .namespaces import apause, aresume, awake, pause, resume, wake
     from .registry import job, register_handler
     from .retry import Discard, Retry
+    from .worker import JobContext, Scheduler
 
 _HOMES = {
     "enqueueing": ("aenqueue", "aenqueue_many", "enqueue", "enqueue_many"),
@@ -56,14 +57,17 @@ _HOMES = {
     "namespaces": ("apause", "aresume", "awake", "pause", "resume", "wake"),
     "registry": ("job", "register_handler"),
     "retry": ("Discard", "Retry"),
+    "worker": ("JobContext", "Scheduler"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Discard",
+    "JobContext",
     "JobStopped",
     "JobTimedOut",
     "Retry",
+    "Scheduler",
     "acancel",
     "aenqueue",
     "aenqueue_many",

@@ -185,8 +185,8 @@ class ClaimStatements(Session):
         sql, params = "", []
         if wanted is not None:
             # An empty list is no list in SQL: no id and no type is None.
-            types = list(wanted.types) or [None]
-            ids = self.keys(wanted.ids) or [None]
+            types: list[Any] = list(wanted.types) or [None]
+            ids: list[Any] = self.keys(wanted.ids) or [None]
             sql = f" AND (type IN ({marks(types)}) OR job_id IN ({marks(ids)}))"
             params += [*types, *ids]
         if skip:

@@ -10,11 +10,24 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from .session import ENTRY, Session
+
 logger = logging.getLogger(__name__)
 
 # How often a sleeping worker looks at SQLite's change counter, in seconds: a look reads no page.
 DATA_VERSION_INTERVAL = 0.02
 RECONNECT_PAUSE = 1.0
+
+
+def anything_due(connection: BaseDatabaseWrapper, namespace: str) -> bool:
+    """Tell whether an entry is due or waits for the next claim to be: two looks at an index."""
+    session = Session(connection)
+    due = f"SELECT 1 FROM {ENTRY} WHERE namespace = %s AND due = TRUE LIMIT 1"
+    becomes = (
+        f"SELECT 1 FROM {ENTRY} WHERE namespace = %s AND due = FALSE"
+        f" AND claimable_at <= {session.now} LIMIT 1"
+    )
+    return any(session.execute(sql, [namespace]) for sql in (due, becomes))
 
 
 class DataVersion:

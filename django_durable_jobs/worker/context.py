@@ -72,7 +72,8 @@ class JobContext:
     @property
     def scheduled_at(self) -> datetime:
         """When the job was to run."""
-        return self._claimed.job.run_at
+        run_at: datetime = self._claimed.job.run_at
+        return run_at
 
     @property
     def execution(self) -> Execution:

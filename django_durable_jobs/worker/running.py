@@ -215,11 +215,11 @@ class Runner:
 def ask(handler: Handler, job: Job) -> bool:
     """Ask the handler's can_run; anything but True, or an exception, means not now."""
     assert handler.can_run is not None
+    can_run: Any = handler.can_run
+    if handler.can_run_is_async:
+        can_run = async_to_sync(can_run)
     try:
-        if handler.can_run_is_async:
-            answer = async_to_sync(handler.can_run)(copy.deepcopy(job))  # type: ignore[arg-type]
-        else:
-            answer = handler.can_run(copy.deepcopy(job))
+        answer = can_run(copy.deepcopy(job))
     except Exception:
         logger.exception("can_run failed job=%s type=%s", job.pk, job.type)
         return False

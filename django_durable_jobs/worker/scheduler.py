@@ -74,6 +74,8 @@ class Scheduler:
         self._idle = False
         self._error = ""
         self.interrupted = 0  # how many running jobs the shutdown interrupted
+        self.fault = ""  # what ended the scheduler's thread, if anything did
+        self._over = False
         scribe = Scribe(self.using)
         longest = settings.MAX_SLEEP
         self._scribe = scribe
@@ -182,7 +184,12 @@ class Scheduler:
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """Wait until nothing runs and nothing is due that could be claimed; tell whether so."""
         with self._lock:
-            return self._changed.wait_for(lambda: self._idle or self._closed, timeout)
+            return self._changed.wait_for(lambda: self._idle or self._over, timeout)
+
+    def wait_until_over(self, timeout: float | None = None) -> bool:
+        """Wait until the scheduler's thread has ended, in order or not; tell whether it has."""
+        with self._lock:
+            return self._changed.wait_for(lambda: self._over, timeout)
 
     # The scheduler's thread
 
@@ -201,13 +208,21 @@ class Scheduler:
         self._thread.start()
 
     def _run(self) -> None:
-        with self._desk:
-            if not self._enrol():
-                return
-            self._keeper.start()
-            with Sleep(self.using, self.namespace, self._wake, heard=self._heard) as sleep:
-                self._turn_until_closed(sleep)
-            self._leave()
+        try:
+            with self._desk:
+                if not self._enrol():
+                    return
+                self._keeper.start()
+                with Sleep(self.using, self.namespace, self._wake, heard=self._heard) as sleep:
+                    self._turn_until_closed(sleep)
+                self._leave()
+        except Exception as error:
+            self._trouble(error)
+            self.fault = self._error
+        finally:
+            with self._lock:
+                self._over = True
+                self._changed.notify_all()
 
     def _enrol(self) -> bool:
         while not self._closed:
@@ -229,20 +244,20 @@ class Scheduler:
                 tick = self._ticks.pop(0) if self._ticks else None
             try:
                 turn = self._turn(claims=self._started or tick is not None)
+                if tick is not None:
+                    tick.set_result(len(turn.started))
+                elif not (turn.started or turn.more or self._ticks or self._closed):
+                    sleep.until(turn.look_in if self._started else None)
             except Exception as error:
                 self._trouble(error)
-                if tick is not None:
+                if tick is not None and not tick.done():
                     tick.set_exception(error)
                 if self._closed:
                     return
                 time.sleep(backoff)
                 backoff = min(backoff * 2, LONGEST_BACKOFF)
-                continue
-            backoff, self._error = FIRST_BACKOFF, ""
-            if tick is not None:
-                tick.set_result(len(turn.started))
-            elif not turn.started and not turn.more and not self._ticks and not self._closed:
-                sleep.until(turn.look_in if self._started else None)
+            else:
+                backoff = FIRST_BACKOFF
 
     def _turn(self, *, claims: bool) -> Turn:
         """Settle what has ended, claim what is due, and set it going."""
@@ -264,6 +279,7 @@ class Scheduler:
                 self._active.pop(run.claimed.claim_id, None)
             for run in turn.started:
                 self._active[run.claimed.claim_id] = run
+            self._error = ""
             self._idle = bool(free) and not (self._active or turn.more or self._gate.busy)
             self._changed.notify_all()
         self._executor.submit(turn.started)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from django.db import connections
 
 from ..conf import settings
-from ..db import statements_for
-from ..db.wakeups import DATA_VERSION_INTERVAL, DataVersion, Listener
+from ..db.wakeups import DATA_VERSION_INTERVAL, DataVersion, Listener, anything_due
 from ..namespaces import CHANNEL
 
 
@@ -52,7 +51,7 @@ class Sleep:
         while (left := end - time.monotonic()) > 0:
             if self._wake.wait(min(left, settings.POLL_INTERVAL)):
                 return
-            if statements_for(connection).anything_due(self._namespace):
+            if anything_due(connection, self._namespace):
                 return
 
     def _watch_file(self, end: float) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from argparse import ArgumentParser
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -63,8 +64,11 @@ class Command(BaseCommand):
         stopper = _Stopper(scheduler)
         with stopper:
             scheduler.start()
-            if options["burst"]:
-                threading.Thread(target=stopper.when_idle, daemon=True).start()
+            for wait in (
+                scheduler.wait_until_over,
+                *[scheduler.wait_until_idle] * options["burst"],
+            ):
+                threading.Thread(target=stopper.ask_after, args=[wait], daemon=True).start()
             stopper.asked.wait()
         self._stop(terminal, scheduler, options, asked=stopper.by_signal)
 
@@ -123,6 +127,8 @@ class Command(BaseCommand):
                 kind="WARNING",
                 jobs=left,
             )
+        if scheduler.fault:
+            raise CommandError(f"The worker ended by a fault: {scheduler.fault}")
         terminal.say("stopped", "Stopped." if asked else "Stopped: nothing is due.")
         if left:
             # Their threads may never end, and would keep the process from ending.
@@ -148,8 +154,8 @@ class _Stopper:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def when_idle(self) -> None:
-        self._scheduler.wait_until_idle()
+    def ask_after(self, wait: Callable[[], object]) -> None:
+        wait()
         self.asked.set()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
