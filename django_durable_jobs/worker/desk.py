@@ -12,7 +12,7 @@ from django.db import DatabaseError, connections
 from .. import claims, registry
 from ..claims import ClaimRequest, ClaimResult
 from ..conf import settings
-from ..db import Outcome, own_connections, statements_for, transaction
+from ..db import Outcome, is_transient, own_connections, statements_for, transaction
 from ..db.claiming import BATCH
 from ..retry import repeats_interrupted
 from ..strictjson import describe_exception
@@ -106,7 +106,7 @@ class Desk:
                     if request is not None:
                         result = claims.claim(connection, request)
             except DatabaseError as error:
-                if not outcomes or not connections[self._using].is_usable():
+                if not outcomes or is_transient(error) or not connections[self._using].is_usable():
                     raise
                 logger.warning("group settlement refused error=%s", error)
                 kept = self._settle_apart(pending)
@@ -116,26 +116,21 @@ class Desk:
         return result
 
     def _settle_apart(self, pending: Sequence[Run]) -> set[UUID]:
-        """Settle one by one: an outcome that the database refuses harms no other."""
-        kept: set[UUID] = set()
-        for run in pending:
-            assert run.outcome is not None
-            try:
-                with transaction(self._using) as connection:
-                    kept |= claims.settle(connection, [run.outcome])
-            except DatabaseError as error:
-                if not connections[self._using].is_usable():
-                    raise
-                run.outcome = Outcome(
-                    job_id=run.job.pk,
-                    claim_id=run.claimed.claim_id,
+        """Settle one by one; a job whose outcome the database refuses fails with its reason."""
+        runs = {run.claimed.claim_id: run for run in pending}
+        with transaction(self._using) as connection:
+            done = claims.settle_apart(connection, [run.outcome for run in pending if run.outcome])
+            for outcome, error in done.refused:
+                replaced = Outcome(
+                    job_id=outcome.job_id,
+                    claim_id=outcome.claim_id,
                     edge="fail",
                     error=describe_exception(error, ERROR_MAX_CHARS),
                     error_code="outcome-refused",
                 )
-                with transaction(self._using) as connection:
-                    kept |= claims.settle(connection, [run.outcome])
-        return kept
+                runs[outcome.claim_id].outcome = replaced
+                done.held.update(claims.settle(connection, [replaced]))
+        return done.held
 
     def _start(self, turn: Turn, result: ClaimResult) -> None:
         if not result.takings:

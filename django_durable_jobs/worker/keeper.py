@@ -11,11 +11,15 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..claims import Repair, repair
 from ..db import now_expression, own_connections, statements_for, transaction
 from ..models import Worker
 from .recovery import recover
 
 logger = logging.getLogger(__name__)
+
+# How often a stretch of the tables is looked through for rows that do not match, in seconds.
+REPAIR_INTERVAL = 60.0
 
 Held = list[tuple[UUID, UUID]]  # job id, claim id
 
@@ -58,6 +62,8 @@ class Keeper:
         # others until one lease has passed: they had the same gap, and renew first.
         self._kept_at = time.monotonic()
         self._judges_from = self._kept_at
+        self._repaired: Repair | None = None
+        self._repairs_from = self._kept_at
 
     def start(self) -> None:
         self._kept_at = self._judges_from = time.monotonic()
@@ -95,6 +101,18 @@ class Keeper:
         if gone := [claim_id for _, claim_id in held if claim_id not in kept]:
             self._duties.lost(gone)
         if now >= self._judges_from and recover(self._using, self._namespace, but=self._worker):
+            self._duties.freed()
+        if now >= self._repairs_from:
+            self._repair(connection)
+            self._repairs_from = time.monotonic() + REPAIR_INTERVAL
+
+    def _repair(self, connection: BaseDatabaseWrapper) -> None:
+        """Mend the next stretch of the tables, where something was edited by hand."""
+        self._repaired = done = repair(connection, self._namespace, last=self._repaired)
+        if done.made or done.dropped or done.freed:
+            logger.warning(
+                "repaired entries made=%s dropped=%s freed=%s", done.made, done.dropped, done.freed
+            )
             self._duties.freed()
 
 

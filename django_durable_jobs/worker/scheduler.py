@@ -12,7 +12,7 @@ from uuid import UUID
 
 from .. import registry, signals
 from ..conf import settings
-from ..db import Outcome
+from ..db import Clock, Outcome, current_clock, use_clock
 from ..errors import ShutDown
 from ..ids import uuid7
 from ..namespaces import database
@@ -44,8 +44,9 @@ class Scheduler:
 
     ``start`` makes it look for work by itself until ``shutdown``; ``tick`` takes what is due now
     without that. Both register the worker and recover first. ``queues`` None serves every queue
-    but ``exclude_queues``; ``concurrency`` is the number of slots; ``make_id`` makes the ids of
-    the worker and its claims. (The seed's attachDurableScheduler; its store is the database.)
+    but ``exclude_queues``; ``concurrency`` is the number of slots; the whole process goes by
+    ``clock`` for as long as this runs; ``make_id`` makes the ids of the worker and its claims.
+    (The seed's attachDurableScheduler; its store is the database.)
     """
 
     def __init__(
@@ -55,14 +56,17 @@ class Scheduler:
         queues: Sequence[str] | None = None,
         exclude_queues: Sequence[str] = (),
         concurrency: int | None = None,
-        make_id: Callable[[], UUID] = uuid7,
+        clock: Clock | None = None,
+        make_id: Callable[[], UUID] | None = None,
         using: str | None = None,
         observer: Observer | None = None,
     ) -> None:
         self.namespace = namespace or settings.NAMESPACE
         self.using = database(using)
         self.slots = concurrency or settings.CONCURRENCY
+        make_id = make_id or uuid7
         self.id = make_id()
+        self._clock = clock
         self._observer = observer
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -201,7 +205,10 @@ class Scheduler:
                 return
             self._opened = True
         signals.wake_listeners.append(self._heard)
+        clock = use_clock(self._clock or current_clock())
+        clock.__enter__()
         self._forget = [
+            lambda: clock.__exit__(None, None, None),
             lambda: signals.wake_listeners.remove(self._heard),
             registry.on_change(self._handlers_changed),
         ]
