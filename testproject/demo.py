@@ -169,9 +169,9 @@ def show_fairness() -> None:
     largest, jobs = Counter(owners).most_common(1)[0]
     everyone = owners.index(first[-1]) + 1
     of_largest = owners[:everyone].count(largest)
-    say("fairness", f"the first turns: {', '.join(first[:10])}, …")
-    say("", f"{largest} came first with {jobs:,} files, and delayed nobody: after {everyone:,}")
-    say("", f"claims, {of_largest} of them its own, each of the {len(first)} had had its turn")
+    say("fairness", f"{largest} was enqueued before all others, with {jobs:,} files; after")
+    say("", f"{everyone:,} claims each of the {len(first)} had had a turn, {largest} {of_largest}.")
+    say("", f"The first turns: {', '.join(first[:6])}, …")
 
 
 def verify() -> bool:

@@ -3,6 +3,8 @@
 import ast
 import sysconfig
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,14 +38,18 @@ def definitions(source: bytes) -> int:
     return counter.definitions
 
 
-def totals() -> Totals:
-    files = lines = words = defined = 0
+def of_file(path: Path) -> Totals:
+    source = path.read_bytes()
+    return Totals(1, source.count(b"\n"), len(source.split()), definitions(source))
+
+
+def files() -> Iterator[Path]:
     for path in Path(sysconfig.get_path("stdlib")).rglob("*.py"):
-        if {"site-packages", "dist-packages", "__pycache__"} & set(path.parts):
-            continue
-        source = path.read_bytes()
-        files += 1
-        lines += source.count(b"\n")
-        words += len(source.split())
-        defined += definitions(source)
-    return Totals(files, lines, words, defined)
+        if not {"site-packages", "dist-packages", "__pycache__"} & set(path.parts):
+            yield path
+
+
+def totals() -> Totals:
+    with ProcessPoolExecutor() as pool:
+        counted = list(pool.map(of_file, files(), chunksize=50))
+    return Totals(*map(sum, zip(*counted, strict=True)))

@@ -1,5 +1,6 @@
 """Settings of the test project; the database comes from the environment (see databases.py)."""
 
+import json
 import os
 
 from tests.databases import settings_from_environment
@@ -45,6 +46,10 @@ TEMPLATES = [
 DATABASES = {"default": settings_from_environment()}
 DEFAULT_AUTO_FIELD = os.environ.get("DDJ_AUTO_FIELD", "django.db.models.BigAutoField")
 MIGRATION_MODULES = {"testapp": None}
+
+# Worker processes get their leases and caps from the test that starts them.
+if durable_jobs := os.environ.get("DDJ_DURABLE_JOBS"):
+    DURABLE_JOBS = json.loads(durable_jobs)
 
 USE_TZ = os.environ.get("DDJ_USE_TZ", "1") != "0"
 TIME_ZONE = "Europe/Vienna"

@@ -184,11 +184,12 @@ class Desk:
         for outcome in outcomes:
             logger.warning("claim unconfirmed job=%s claim=%s", outcome.job_id, outcome.claim_id)
 
-    def sign_off(self, outcomes: Sequence[Outcome]) -> None:
-        """Settle what is left, and leave the namespace."""
+    def sign_off(self, outcomes: Sequence[Outcome]) -> set[UUID]:
+        """Settle what is left, and leave the namespace; return the claims that were still held."""
         with transaction(self._using) as connection:
-            claims.settle(connection, outcomes)
+            kept = claims.settle(connection, outcomes)
             self._enrolment.leave(connection)
+        return kept
 
 
 def _repeats(type: str, attempt: int, granted: int | None) -> bool:

@@ -157,7 +157,7 @@ class Scheduler:
         self._thread.join()
         for forget in self._forget:
             forget()
-        self._keeper.stop()
+        self._keeper.stop()  # also where the thread ended by a fault
         self._gate.close()
         self._executor.close()
         self._scribe.close()
@@ -290,19 +290,28 @@ class Scheduler:
             self._idle = bool(free) and not (self._active or turn.more or self._gate.busy)
             self._changed.notify_all()
         self._executor.submit(turn.started)
-        if self._observer is not None:
-            self._observer.turned(turn)
+        self._tell(lambda observer: observer.turned(turn))
         return turn
+
+    def _tell(self, what: Callable[[Observer], object]) -> None:
+        """Tell the observer; one that fails (a closed terminal) holds up no job."""
+        if self._observer is not None:
+            try:
+                what(self._observer)
+            except Exception:
+                logger.exception("observer failed worker=%s", self.id)
+                self._observer = None
 
     def _leave(self) -> None:
         """Interrupt what still runs, give back what was not begun, and sign off."""
+        # Its next sign of life would undo the sign-off.
+        self._keeper.stop()
         with self._lock:
             left = list(self._active.values())
             self._active.clear()
         outcomes = []
         for run in left:
             run.context.stop()
-            self.interrupted += run.claimed.started
             reason = InterruptionReason.SCHEDULER_SHUTDOWN if run.claimed.started else ""
             outcomes.append(
                 Outcome(
@@ -312,7 +321,8 @@ class Scheduler:
                     reason=reason,
                 )
             )
-        self._desk.sign_off(outcomes)
+        kept = self._desk.sign_off(outcomes)
+        self.interrupted = sum(o.edge == "interrupt" and o.claim_id in kept for o in outcomes)
         for tick in self._ticks:
             tick.set_exception(ShutDown())
 
@@ -357,7 +367,6 @@ class Scheduler:
         text = f"{type(error).__name__}: {error}"
         if self._error != text:
             logger.error("turn failed worker=%s error=%s", self.id, text, exc_info=error)
-            if self._observer is not None:
-                self._observer.troubled(text)
+            self._tell(lambda observer: observer.troubled(text))
         self._error = text
         self._desk.unsure = True
