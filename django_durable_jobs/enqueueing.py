@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
-from typing import Any, cast
+from itertools import groupby
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -17,16 +19,21 @@ from .errors import DuplicateJob, IdempotencyConflict, InvalidJob
 from .ids import uuid7
 from .jobspec import JobSpec
 from .models import Job
-from .namespaces import CHANNEL, database, wake_here
+from .namespaces import CHANNEL, database, retried, wake_here
 from .registry import Handler, JobFunction, get, set_enqueue
 from .states import SETTLED, State
-from .strictjson import dumps
+from .strictjson import dumps, storable_text
 
 logger = logging.getLogger(__name__)
 
 # An existing key can vanish between the insert that met it and the look at it (a job with a
 # "live" key settled, or retention came by): then the insert is tried again.
 _TRIES = 5
+
+_PART = 1_000  # jobs to a round of statements
+_KEYS = 500  # keys to a look: SQLite may bind no more than 999 values
+
+_Wanted: TypeAlias = tuple[int, JobSpec, UUID]  # its number in the call, and its id if it is new
 
 
 def enqueue(
@@ -56,8 +63,8 @@ def enqueue(
     Raises InvalidJob (naming the field), IdempotencyConflict (the key was used for other data)
     and DuplicateJob (the id exists).
     """
-    fields = {name: value for name, value in locals().items() if name not in ("using",)}
-    return _enqueue([_spec(fields)], database(using))[0]
+    fields = {name: value for name, value in locals().items() if name != "using"}
+    return _enqueue([_spec(fields)], using=database(using))[0]
 
 
 def enqueue_many(jobs: Iterable[Mapping[str, Any]], *, using: str | None = None) -> list[Job]:
@@ -68,23 +75,28 @@ def enqueue_many(jobs: Iterable[Mapping[str, Any]], *, using: str | None = None)
     """
     specs = []
     for number, fields in enumerate(jobs):
-        unknown = fields.keys() - _ENQUEUE_NAMES
-        if unknown or "type" not in fields:
-            wrong = f"unknown name {min(unknown)!r}" if unknown else "no type"
-            raise InvalidJob(f"jobs[{number}]: {wrong}; accepted: {', '.join(_ENQUEUE_NAMES)}.")
-        specs.append(_spec(dict(fields)))
-    alias = database(using)
-    namespaces = sorted({spec.namespace for spec in specs})
-    with transaction(alias):
-        made: dict[int, Job] = {}
-        for name in namespaces:
-            chosen = [n for n, spec in enumerate(specs) if spec.namespace == name]
-            # In the order of their keys: two callers that race for the same keys do not deadlock.
-            chosen.sort(key=lambda n: specs[n].key_hash)
-            for start in range(0, len(chosen), 1_000):
-                part = chosen[start : start + 1_000]
-                made.update(zip(part, _enqueue([specs[n] for n in part], alias), strict=True))
-    return [made[n] for n in range(len(specs))]
+        try:
+            specs.append(_spec(_known(fields)))
+        except InvalidJob as error:
+            error.add_note(f"in jobs[{number}]")
+            raise
+    return _enqueue(specs, using=database(using)) if specs else []
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's dict as arguments of enqueue; refuse names that it does not have."""
+    if not isinstance(fields, Mapping):
+        raise InvalidJob(
+            f"A job must be a dict of enqueue's names, not {fields.__class__.__name__}."
+        )
+    unknown = [str(name) for name in fields if name not in _ENQUEUE_NAMES]
+    if unknown or "type" not in fields:
+        name = min(unknown, default="type")
+        shown = storable_text(name, 100)
+        problem = "is not a name of enqueue's" if unknown else "is missing"
+        accepted = ", ".join(_ENQUEUE_NAMES)
+        raise InvalidJob(f"{shown}: {problem}; accepted: {accepted}.", field=shown, path=shown)
+    return dict(fields)
 
 
 _ENQUEUE_NAMES = tuple(name for name in enqueue.__annotations__ if name not in ("using", "return"))
@@ -110,31 +122,48 @@ def _spec(fields: dict[str, Any]) -> JobSpec:
     return JobSpec(type=type, **fields)
 
 
-def _enqueue(specs: Sequence[JobSpec], using: str) -> list[Job]:
-    """Insert specs of one namespace, or find the jobs that exist for their keys."""
-    made: dict[int, Job] = {}
+@retried
+def _enqueue(specs: Sequence[JobSpec], *, using: str) -> list[Job]:
+    """Insert specs, or find the jobs that exist for their keys; all or none, in their order."""
+    # Made in the order given, since ids break ties: jobs put in together run in that order.
     ids = [spec.id or uuid7() for spec in specs]
-    with transaction(using) as connection:
-        statements = statements_for(connection)
-        for _ in range(_TRIES):
-            left = [n for n in range(len(specs)) if n not in made]
-            if not left:
-                break
-            inserted = statements.insert_jobs(
-                [_new_job(specs[n], ids[n]) for n in left],
-                notify=CHANNEL if settings.LISTEN else "",
-            )
-            for n in left:
-                # The same id twice in one call: the first has it.
-                if times := inserted.pop(ids[n], None):
-                    made[n] = _job(specs[n], ids[n], times, using)
-            left = [n for n in left if n not in made]
-            made.update(_existing([(n, specs[n], ids[n]) for n in left], using))
-        if len(made) < len(specs):
-            raise IdempotencyConflict("The idempotency key is being used by others over and over.")
-    if any(job.created for job in made.values()):
-        wake_here(specs[0].namespace, using)
+    made: dict[int, Job] = {}
+    with transaction(using):
+        # In the order of their keys: two callers that race for the same keys do not deadlock.
+        order = sorted(range(len(specs)), key=lambda n: (specs[n].namespace, specs[n].key_hash))
+        for namespace, numbers in groupby(order, key=lambda n: specs[n].namespace):
+            chosen = list(numbers)
+            for start in range(0, len(chosen), _PART):
+                part = [(n, specs[n], ids[n]) for n in chosen[start : start + _PART]]
+                made |= _put_in(part, namespace, using)
+    for namespace in {job.namespace for job in made.values() if job.created}:
+        wake_here(namespace, using)
     return [made[n] for n in range(len(specs))]
+
+
+def _put_in(wanted: list[_Wanted], namespace: str, using: str) -> dict[int, Job]:
+    """Put in jobs of one namespace; return them by number."""
+    statements = statements_for(connections[using])
+    made: dict[int, Job] = {}
+    fruitless = 0
+    while wanted:
+        # Each id once: which of two rows with the same id the database took it does not tell.
+        tried = {id: (n, spec) for n, spec, id in reversed(wanted)}
+        inserted = statements.insert_jobs(
+            [_new_job(spec, id) for id, (_, spec) in reversed(tried.items())],
+            notify=CHANNEL if settings.LISTEN else "",
+        )
+        for id, times in inserted.items():
+            n, spec = tried[id]
+            made[n] = _job(spec, id, times, using)
+        left = [each for each in wanted if each[0] not in made]
+        made |= _existing(left, namespace, using)
+        left = [each for each in left if each[0] not in made]
+        fruitless = fruitless + 1 if len(left) == len(wanted) else 0
+        if fruitless == _TRIES:
+            raise IdempotencyConflict("The idempotency key is being used by others over and over.")
+        wanted = left
+    return made
 
 
 def _new_job(spec: JobSpec, id: UUID) -> NewJob:
@@ -190,26 +219,22 @@ def _job(spec: JobSpec, id: UUID, times: Inserted, using: str) -> Job:
     return job
 
 
-def _existing(wanted: Sequence[tuple[int, JobSpec, UUID]], using: str) -> dict[int, Job]:
+def _existing(wanted: Sequence[_Wanted], namespace: str, using: str) -> dict[int, Job]:
     """Return the jobs that hold the keys wanted, after comparing their data."""
-    if not wanted:
-        return {}
+    by_key: dict[str | None, Job] = {}
     jobs = Job.objects.using(using)
     if connections[using].vendor == "mysql":
         # A plain read could look at a snapshot from before the other's commit.
         jobs = jobs.select_for_update()
-    namespace = wanted[0][1].namespace
-    by_key = {
-        job.key_hash: job
-        for job in jobs.filter(
-            namespace=namespace, key_hash__in=[spec.key_hash for _, spec, _ in wanted]
-        )
-    }
-    found = {}
+    for start in range(0, len(wanted), _KEYS):
+        hashes = [spec.key_hash for _, spec, _ in wanted[start : start + _KEYS]]
+        found = jobs.filter(namespace=namespace, key_hash__in=hashes)
+        by_key |= {job.key_hash: job for job in found}
+    existing = {}
     for n, spec, id in wanted:
         job = by_key.get(spec.key_hash)
         if job is None:
-            if Job.objects.using(using).filter(pk=id).exists():
+            if jobs.filter(pk=id).exists():
                 raise DuplicateJob(job_id=id)
             continue
         if not spec.matches(job.fingerprint, job.run_at):
@@ -220,9 +245,9 @@ def _existing(wanted: Sequence[tuple[int, JobSpec, UUID]], using: str) -> dict[i
             )
         if job.state in SETTLED:
             logger.info("enqueue found job=%s state=%s for its idempotency key", job.pk, job.state)
-        job.created = False
-        found[n] = job
-    return found
+        existing[n] = copy(job)  # for each caller's number one of its own
+        existing[n].created = False
+    return existing
 
 
 aenqueue = sync_to_async(enqueue)

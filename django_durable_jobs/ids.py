@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from uuid import UUID
 
+_lock = threading.Lock()
+_last = 0
+
 
 def uuid7() -> UUID:
-    """Return a fresh UUID of version 7 (RFC 9562): 48 bits of Unix milliseconds, 74 random bits."""
+    """Return a fresh UUID of version 7 (RFC 9562): 48 bits of Unix milliseconds, 74 random bits.
+
+    Later ones of a process are greater, also within a millisecond and when the clock is set back:
+    jobs that are put in at once run in the order in which they were given.
+    """
+    global _last
     value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
-    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    with _lock:
+        if value <= _last:
+            # A random step: two processes that were forked from one do not go the same way.
+            value = _last + 1 + int.from_bytes(os.urandom(4), "big")
+        _last = value
+    return UUID(int=value)

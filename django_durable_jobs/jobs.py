@@ -11,16 +11,17 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections
+from django.db.models.functions import Greatest
 from django.db.transaction import atomic
 
 from .conf import settings
 from .db import current_clock, now_expression, statements_for, transaction
 from .errors import DurableJobsError, IdempotencyConflict, JobDoesNotExist, NotQueued, WrongState
-from .jobspec import JobSpec
+from .jobspec import JobSpec, hash_key
 from .models import Execution, Job, JobQuerySet, QueueEntry
-from .namespaces import announce, database
-from .registry import get
-from .states import SETTLED, State
+from .namespaces import announce, database, retried
+from .registry import Handler, JobFunction, get
+from .states import SETTLED, HeldReason, State
 from .strictjson import storable_text
 
 CANCEL_REASON_MAX_CHARS = 1_024
@@ -29,6 +30,7 @@ NOTE_MAX_CHARS = 4_096
 JobRef = UUID | str | Job
 
 
+@retried
 def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -> Job | None:
     """Withdraw a queued job; return it, or None where there is no such job (the seed's cancel).
 
@@ -61,13 +63,16 @@ def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -
     return job
 
 
+@retried
 def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> Job | None:
     """Change a queued job; return it, None where there is no such one (the seed's replaceQueued).
 
     Any of type, idempotency_key, owner_id, project_id, target, payload, run_at, priority, queue,
     meta; what is left out stays, an explicit None is a value; id and created_at stay. Equal data
-    writes nothing. Raises NotQueued, InvalidJob (an unknown name too) and IdempotencyConflict
-    (another job has the key).
+    writes nothing. A job that waits for its retry waits on, unless ``run_at`` changes.
+
+    Raises NotQueued, InvalidJob (an unknown name too) and IdempotencyConflict (another job has
+    the key).
     """
     job_id, alias = _pk(id), database(using)
     if job_id is None:
@@ -82,7 +87,7 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
         if entry is None or job.state != State.QUEUED:
             raise NotQueued(job_id=job_id, state=job.state)
         old = _spec_of(job)
-        new = _bound(old.replace(**changes))
+        new = _replaced(old, changes)
         if _same(old, new):
             return job
         statements = statements_for(connection)
@@ -93,23 +98,25 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
         values |= {"queue": new.queue, "meta": new.meta, "fingerprint": new.fingerprint}
         values |= {"target_kind": new.target["kind"], "target_id": new.target["id"]}
         values |= {"key_hash": new.key_hash, "payload": new.payload}
-        if "run_at" in changes:
+        if new.run_at != old.run_at or job.held_reason not in ("", HeldReason.RETRY):
+            # What it was put off for (no handler, can_run's no) may be what was changed.
             moment = new.run_at or current_clock().now(connection)
             values |= {"run_at": moment, "claimable_at": moment}
             values |= {"held_since": None, "held_reason": ""}
         _update_with_key(
             _one(job_id, alias).filter(state=State.QUEUED),
             {**values, "updated_at": now_expression(connection)},
+            job,
             new.idempotency_key,
-            alias,
         )
         entries.delete()
         statements.add_entries([job_id])
         job = _one(job_id, alias).get()
-    announce(job.namespace, alias)
+        announce(job.namespace, alias)
     return job
 
 
+@retried
 def requeue(id: JobRef, *, using: str | None = None) -> Job:
     """Put a failed, interrupted or cancelled job back into the queue, with one more attempt.
 
@@ -122,21 +129,21 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
         if job is None:
             raise JobDoesNotExist(job_id=str(id))
         now = now_expression(connection)
-        spec_hash = _spec_of(job).key_hash
-        values = {
+        values: dict[str, Any] = {
             "claim_id": None,
             "finished_at": None,
             "cancelled_reason": None,
             "stop_requested_at": None,
             "held_since": None,
             "held_reason": "",
-            "max_attempts": job.attempts + 1,
-            "key_hash": spec_hash,
-            "claimable_at": now,
+            "key_hash": hash_key(job.idempotency_key),
+            "claimable_at": Greatest("run_at", now),
             "updated_at": now,
         }
+        if job.state != State.CANCELLED:  # cancelled while it waited: an attempt was still due
+            values["max_attempts"] = job.attempts + 1
         moved = _update_with_key(
-            _one(job.pk, alias), values, job.idempotency_key, alias, edge="requeue"
+            _one(job.pk, alias), values, job, job.idempotency_key, edge="requeue"
         )
         if not moved:
             raise WrongState(
@@ -147,10 +154,11 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
             )
         statements_for(connection).add_entries([job.pk])
         job = _one(job.pk, alias).get()
-    announce(job.namespace, alias)
+        announce(job.namespace, alias)
     return job
 
 
+@retried
 def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) -> Job:
     """Mark an interrupted job completed: its outcome was unknown, and it was done after all.
 
@@ -257,14 +265,20 @@ def _spec_of(job: Job) -> JobSpec:
     )
 
 
-def _bound(spec: JobSpec) -> JobSpec:
-    """Bind the payload to the handler's signature where the handler is known here."""
-    handler = get(spec.type)
-    if handler is None:
-        return spec
-    spec = spec.replace(payload=handler.parameters.encode(spec.payload))
-    handler.parameters.check(spec.payload)
-    return spec
+def _replaced(old: JobSpec, changes: dict[str, Any]) -> JobSpec:
+    """Return the spec with changes, its payload bound to the handler where that is known here."""
+    changes = dict(changes)
+    kind = changes.get("type", old.type)
+    if isinstance(kind, JobFunction):
+        kind = kind.handler
+    if isinstance(kind, Handler):
+        kind = changes["type"] = kind.type
+    handler = get(kind) if isinstance(kind, str) else None
+    if handler is not None:
+        payload = handler.parameters.encode(changes.get("payload", old.payload))
+        handler.parameters.check(payload)
+        changes["payload"] = payload
+    return old.replace(**changes)
 
 
 def _same(old: JobSpec, new: JobSpec) -> bool:
@@ -273,22 +287,28 @@ def _same(old: JobSpec, new: JobSpec) -> bool:
 
 
 def _update_with_key(
-    jobs: JobQuerySet, values: dict[str, Any], key: str, using: str, *, edge: str | None = None
+    jobs: JobQuerySet, values: dict[str, Any], job: Job, key: str, *, edge: str | None = None
 ) -> int:
     """Update one job with a key that another job may have: IdempotencyConflict then."""
     try:
-        with atomic(using=using):
+        with atomic(using=jobs.db):
             return jobs.move(edge, **values) if edge else jobs.update(**values)
     except IntegrityError as error:
-        taken = Job.objects.using(using).filter(
-            namespace=jobs.values_list("namespace", flat=True)[:1], key_hash=values["key_hash"]
-        )
-        other = taken.first()
+        others = Job.objects.using(jobs.db).exclude(pk=job.pk)
+        other = others.filter(namespace=job.namespace, key_hash=values["key_hash"]).first()
         if other is None:
             raise
         raise IdempotencyConflict(
             f"The idempotency key {key!r} belongs to another job (job {other.pk}).", job_id=other.pk
         ) from error
+
+
+def _wait_apart(job: JobRef, timeout: float, *, using: str | None = None) -> Job:
+    """Wait in a thread that is nobody's, and leave no connection behind in it."""
+    try:
+        return wait(job, timeout, using=using)
+    finally:
+        connections[database(using)].close()
 
 
 acancel = sync_to_async(cancel)
@@ -298,4 +318,4 @@ aresolve = sync_to_async(resolve)
 aget_job = sync_to_async(get_job)
 aget_receipt = sync_to_async(get_receipt)
 # Not thread-sensitive: waiting would hold up every other synchronous call of the caller's.
-await_job = sync_to_async(wait, thread_sensitive=False)
+await_job = sync_to_async(_wait_apart, thread_sensitive=False)

@@ -18,7 +18,7 @@ from django.utils import timezone
 from .errors import InvalidJob
 from .strictjson import Json, canonical, describe_exception, normalise, storable_text, type_name
 
-__all__ = ["REPLACEABLE", "JobSpec", "KeyScope"]
+__all__ = ["REPLACEABLE", "JobSpec", "KeyScope", "hash_key", "namespace_name"]
 
 KeyScope: TypeAlias = Literal["ever", "live"]
 
@@ -106,7 +106,7 @@ class JobSpec:
         Raises InvalidJob with the name of the field, the first that is wrong.
         """
         put = object.__setattr__
-        put(self, "namespace", _text(namespace, "namespace", limit=NAMESPACE_MAX_CHARS))
+        put(self, "namespace", namespace_name(namespace))
         put(self, "type", _text(type, "type"))
         put(self, "payload", normalise(payload, "payload", max_bytes=PAYLOAD_MAX_BYTES))
         put(self, "run_at", None if run_at is None else _run_at(run_at))
@@ -145,8 +145,8 @@ class JobSpec:
 
     @property
     def key_hash(self) -> str:
-        """Return the SHA-256 (hex) of the key: unique on every database, whatever it collates."""
-        return hashlib.sha256(self.idempotency_key.encode()).hexdigest()
+        """Return what is unique of the key: see `hash_key`."""
+        return hash_key(self.idempotency_key)
 
     def matches(self, fingerprint: str, run_at: datetime) -> bool:
         """Say whether a stored job has the same data; a `run_at` left out is not compared."""
@@ -182,6 +182,16 @@ class JobSpec:
         spec = JobSpec(namespace=self.namespace, key_scope=self.key_scope, id=self.id, **values)
         object.__setattr__(spec, "key_given", self.key_given or "idempotency_key" in changes)
         return spec
+
+
+def hash_key(key: str) -> str:
+    """Return the SHA-256 (hex) of a key: unique on every database, whatever it collates."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def namespace_name(value: object) -> str:
+    """Return the name of a namespace as given; raise InvalidJob where it cannot be one."""
+    return _text(value, "namespace", limit=NAMESPACE_MAX_CHARS)
 
 
 def _text(

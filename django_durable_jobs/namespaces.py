@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router
@@ -12,7 +15,8 @@ from django.db.transaction import on_commit
 from . import signals
 from .claims import free_ineligible
 from .conf import settings
-from .db import now_expression, transaction
+from .db import now_expression, retrying, transaction
+from .jobspec import namespace_name
 from .models import Job, Namespace
 from .strictjson import storable_text
 
@@ -21,15 +25,39 @@ logger = logging.getLogger(__name__)
 # What workers LISTEN to on PostgreSQL; the notification's payload is a namespace.
 CHANNEL = "django_durable_jobs"
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def database(using: str | None = None) -> str:
     """Return the alias of the database that jobs live in: the argument, DATABASE, or the router."""
     return using or settings.DATABASE or router.db_for_write(Job)
 
 
+def retried(verb: Callable[P, R]) -> Callable[P, R]:
+    """Try a verb again whose transaction was lost to a deadlock or the like.
+
+    Inside a transaction of the caller's nothing is tried again: that transaction is what was lost,
+    and the caller alone knows what else was in it. ``using`` is the verb's keyword.
+    """
+
+    @functools.wraps(verb)
+    def tried(*args: P.args, **kwargs: P.kwargs) -> R:
+        using = kwargs.get("using")
+        if connections[database(using if isinstance(using, str) else None)].in_atomic_block:
+            return verb(*args, **kwargs)
+        return retrying(lambda: verb(*args, **kwargs))
+
+    return tried
+
+
+@retried
 def pause(namespace: str, *, by: str = "", reason: str = "", using: str | None = None) -> None:
-    """Let no job of the namespace be claimed until ``resume``; what runs goes on."""
-    alias = database(using)
+    """Let no job of the namespace be claimed until ``resume``; what runs goes on.
+
+    A namespace that is paused already stays as it was paused first.
+    """
+    namespace, alias = namespace_name(namespace), database(using)
     with transaction(alias) as connection:
         Namespace.objects.using(alias).bulk_create(
             [Namespace(name=namespace)], ignore_conflicts=True
@@ -41,9 +69,10 @@ def pause(namespace: str, *, by: str = "", reason: str = "", using: str | None =
         )
 
 
+@retried
 def resume(namespace: str, *, using: str | None = None) -> None:
     """Let the namespace's jobs be claimed again."""
-    alias = database(using)
+    namespace, alias = namespace_name(namespace), database(using)
     with transaction(alias):
         Namespace.objects.using(alias).filter(pk=namespace).update(
             paused_at=None, paused_by="", paused_reason=""

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..fields import time_from_database
-from .session import JOB, as_uuid, marks
+from .session import ENTRY, JOB, as_uuid, marks
 from .settling import SettleStatements
 
 
@@ -60,10 +60,10 @@ class EnqueueStatements(SettleStatements):
         """Insert what is new; return its times by id. ``notify`` is the channel to wake, or ""."""
         inserted: dict[uuid.UUID, Inserted] = {}
         for start in range(0, len(jobs), self.rows_per_insert):
-            batch = jobs[start : start + self.rows_per_insert]
-            inserted |= self.insert_batch(batch)
-        for start in range(0, len(inserted), self.rows_per_insert):
-            self.add_entries([*inserted][start : start + self.rows_per_insert])
+            new = self.insert_batch(jobs[start : start + self.rows_per_insert])
+            if new:
+                self.add_entries([*new])
+            inserted |= new
         return inserted
 
     def insert_batch(self, jobs: Sequence[NewJob]) -> dict[uuid.UUID, Inserted]:
@@ -102,11 +102,6 @@ class ValuesInsert(EnqueueStatements):
             f"({marks(COLUMNS[:-1])}, COALESCE(%s, {self.now}), COALESCE(%s, {self.now}),"
             f" {self.now}, {self.now}, 'queued', '', 0)"
         )
-        ids = self.keys(job.id for job in jobs)
-        there = self.execute(
-            f"SELECT id FROM {JOB} WHERE id IN ({marks(ids)}) LOCK IN SHARE MODE", ids
-        )
-        before = {as_uuid(found[0]) for found in there}
         params = [value for job in jobs for value in (*self.values(job), self.values(job)[-1])]
         # INSERT IGNORE would pass over truncations too.
         self.execute(
@@ -114,10 +109,12 @@ class ValuesInsert(EnqueueStatements):
             f" attempts) VALUES {', '.join([row] * len(jobs))} ON DUPLICATE KEY UPDATE id = id",
             params,
         )
+        # Exactly what is queued without an entry is ours: an id that somebody else inserted, even
+        # a moment ago, was committed together with its entry, or cannot be seen from here.
+        ids = self.keys(job.id for job in jobs)
         rows = self.execute(
-            f"SELECT id, run_at, created_at FROM {JOB} WHERE id IN ({marks(ids)})"
-            " LOCK IN SHARE MODE",
+            f"SELECT id, run_at, created_at FROM {JOB} j WHERE id IN ({marks(ids)})"
+            f" AND state = 'queued' AND NOT EXISTS (SELECT 1 FROM {ENTRY} WHERE job_id = j.id)",
             ids,
         )
-        found = {as_uuid(row[0]): self.inserted(row) for row in rows}
-        return {id: times for id, times in found.items() if id not in before}
+        return {as_uuid(row[0]): self.inserted(row) for row in rows}
