@@ -5,6 +5,9 @@ VENV ?= .venv
 # For example DJANGO='django~=6.1.0', together with a VENV of its own.
 DJANGO ?= django
 ARGS ?=
+# The peers want a newer Python than the package: a venv of their own, with the newest there is.
+BENCH_VENV ?= .venv-bench
+BENCH_PYTHONS ?= python3.14 python3.13 python3.12 $(PYTHON)
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
@@ -48,11 +51,11 @@ wheel: $(VENV)/.installed-dev ## Build the package into dist/ and look into the 
 	$(BIN)/python -m build --no-isolation > /dev/null
 	$(BIN)/python .ci/check_wheel.py dist/*.whl
 
-bench: $(VENV)/.installed-test ## Run the benchmarks
-	$(BIN)/python benchmarks/run.py $(ARGS)
+bench: $(BENCH_VENV)/.installed-bench ## Measure speed beside peers, e.g. ARGS="--size full --json"
+	$(BENCH_VENV)/bin/python benchmarks/run.py $(ARGS)
 
-clean: ## Remove what was built, and the virtual environment
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+clean: ## Remove what was built, and the virtual environments
+	rm -rf $(VENV) $(BENCH_VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
 
 # The environment. A stamp file tells what is installed, so that a second make installs nothing.
 
@@ -74,3 +77,14 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(PIP) --editable '.[dev]' '$(DJANGO)'
 	@touch $@ $(VENV)/.installed-test $(VENV)/.installed-demo
+
+$(BENCH_VENV)/bin/python:
+	@for python in $(BENCH_PYTHONS); do \
+		$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 12))' 2> /dev/null && break; \
+	done; \
+	echo "$$python -m venv $(BENCH_VENV)"; \
+	$$python -m venv $(BENCH_VENV)
+
+$(BENCH_VENV)/.installed-bench: pyproject.toml benchmarks/requirements.txt | $(BENCH_VENV)/bin/python
+	$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[test]' -r benchmarks/requirements.txt
+	@touch $@
