@@ -16,6 +16,9 @@ from .running import Run, Runner
 
 Done = Callable[[Run], object]
 
+# How long cancelled coroutines have for their clean-up before their loop stops, in seconds.
+CANCELLED_IN = 1.0
+
 
 class Executor:
     """Run jobs and hand each back, with its outcome, through ``done``."""
@@ -92,12 +95,34 @@ class LoopSlots:
     def submit(self, runs: list[Run]) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
+            args = (self._loop,)
+            threading.Thread(target=self._serve, args=args, name="loop", daemon=True).start()
         self._loop.call_soon_threadsafe(self._begin, runs)
 
     def close(self) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._end, self._loop)
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel what still runs (it was interrupted already), give it a moment, and stop."""
+        tasks = set(self._tasks)
+
+        async def cancelled() -> None:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=CANCELLED_IN)
+            await loop.shutdown_asyncgens()
+            loop.stop()
+
+        self._tasks.add(loop.create_task(cancelled()))  # a loop itself holds tasks weakly
 
     def _begin(self, runs: list[Run]) -> None:
         assert self._loop is not None

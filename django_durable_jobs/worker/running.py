@@ -81,6 +81,8 @@ class Runner:
         try:
             handler = self._still_the_same(run)
             self._ask_again(run, handler)
+            # Foreign code has run meanwhile, for as long as it liked.
+            self._still_the_same(run)
             self._start(run)
             return self._arguments(run, handler)
         except Refused as refused:

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from django_durable_jobs import claims, enqueue, register_handler
 from django_durable_jobs.conf import settings as durable_settings
-from django_durable_jobs.db import ManualClock, use_clock
-from django_durable_jobs.models import Job
+from django_durable_jobs.db import ManualClock, transaction, use_clock
+from django_durable_jobs.models import Execution, Job
 from django_durable_jobs.namespaces import wake_here
 from django_durable_jobs.registry import handlers
 from django_durable_jobs.states import LIVE
 from django_durable_jobs.worker import Scheduler
+from tests.factories import assert_queue_is_sound
 
 DEADLINE = 20.0
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -41,6 +43,30 @@ def settled(*jobs: Any) -> list[Job]:
     until(lambda: not Job.objects.filter(pk__in=ids, state__in=live).exists(), "settled")
     found = Job.objects.in_bulk(ids)
     return [found[id] for id in ids]
+
+
+def executions(job: Job) -> list[Execution]:
+    return list(Execution.objects.filter(job=job).order_by("id"))
+
+
+def run(scheduler: Any, function: Any, payload: Any = None, **options: Any) -> Job:
+    """Run a job of this handler to its end."""
+    register_handler("seed.job", function, **options)
+    job = enqueue("seed.job", payload)
+    scheduler().start()
+    (job,) = settled(job)
+    assert_queue_is_sound()
+    return job
+
+
+def lose(job: Job) -> None:
+    """Take a running job away from its worker, as whoever finds the lease ended does."""
+    job.refresh_from_db()
+    assert job.claim_id is not None
+    with transaction("default") as connection:
+        (row,) = executions(job)
+        outcome = claims.interrupt((job.pk, row.claim_id), "worker_lost", repeats=False)
+        assert claims.settle(connection, [outcome])
 
 
 def nudge() -> None:
