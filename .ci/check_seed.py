@@ -1,0 +1,165 @@
+"""Check that docs/seed.md and the tests of the seed's behaviour agree: `python .ci/check_seed.py`.
+
+Every test named in a row exists, every test in tests/seed is named in a row, every row has a test
+or a reason, what is marked as changed is marked so on both sides, and nothing of the inventory
+below is without a row.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "seed.md"
+TESTS = ROOT / "tests" / "seed"
+OWN_TEST = "test_seed_map.py"  # tests this script
+
+HEADINGS = ["seed", "what it does", "here", "why", "tests"]
+VERDICTS = ("**kept**", "**changed**", "**dropped**")
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+# The durable scheduler of S1. Parts of later releases are added when they get their rows.
+FUNCTIONS = _words("""
+    copy requiredString safeValue attachDurableScheduler persist recover ensureReady findJob
+    findIdempotency validateSpec enqueue cancel replaceQueued activeOwnerCount isEligible
+    dueByFairOwner updateExecution settle requeueUnstarted dispatch tick stopTimer scheduleTimer
+    registerHandler start shutdown getJob listJobs getReceipt status
+""")
+OPTIONS = _words("""
+    ctx.namespace ctx.now ctx.makeId ctx.setTimer ctx.clearTimer ctx.maxTimerDelay
+    ctx.globalConcurrency ctx.perOwnerConcurrency ctx.store ctx.filePath ctx.storageDir
+""")
+# What calls return or hand to handlers, wherever in a row it is told of.
+VALUES = _words("""
+    started closed healthy error active claimId recordMetadata recordReceipt canRun ownerCursor
+    server_restarted_after_claim scheduler_shutdown SCHEDULER_STORE_CORRUPT
+""")
+ERRORS = [
+    "is required",
+    "is too long",
+    "must be JSON serializable",
+    "is too large",
+    "Scheduler store contains invalid durable data",
+    "Scheduler is shut down",
+    "runAt must be a non-negative timestamp",
+    "target is required",
+    "idempotencyKey was already used with different job data",
+    "job id already exists",
+    "Only queued jobs can be cancelled",
+    "Only queued jobs can be replaced",
+    "idempotencyKey already exists",
+    "Job execution is no longer active",
+    "handler result is too large",
+    "execution metadata is too large",
+    "handler type is required",
+    "handler must be a function",
+    "canRun must be a function",
+    "handler already registered for",
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the page, and the line that it stands in."""
+
+    line: int
+    seed: str
+    does: str
+    here: str
+    why: str
+    tests: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        return next((v for v in VERDICTS if self.here.startswith(v)), "")
+
+
+def rows_of(text: str) -> Iterator[Row]:
+    """Yield the rows of every table of the page."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if cells == HEADINGS or set(line) <= set("|-: "):
+            continue
+        if len(cells) != len(HEADINGS):
+            raise ValueError(f"line {number}: {len(cells)} cells instead of {len(HEADINGS)}")
+        seed, does, here, why, tests = cells
+        yield Row(number, seed, does, here, why, tuple(re.findall(r"`(\w+)`", tests)))
+
+
+def tests_of(folder: Path) -> dict[str, str]:
+    """Return the docstring of every test in the folder, by name."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("test_*.py")):
+        if path.name == OWN_TEST:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if function and node.name.startswith("test_"):
+                if node.name in found:
+                    raise ValueError(f"{path.name}: there is another {node.name}")
+                found[node.name] = ast.get_docstring(node) or ""
+    return found
+
+
+def problems_of(rows: list[Row], tests: Mapping[str, str]) -> list[str]:
+    """Return what is wrong, a sentence each."""
+    found = []
+    for row in rows:
+        where = f"line {row.line} ({row.seed})"
+        found += [f"{where}: there is no {name}" for name in row.tests if name not in tests]
+        if not row.verdict:
+            found.append(f"{where}: says none of {', '.join(VERDICTS)}")
+        if not (row.tests or row.why):
+            found.append(f"{where}: has neither a test nor a reason")
+        shown = any(is_change(tests.get(name, "")) for name in row.tests)
+        if row.verdict == "**changed**" and row.tests and not shown:
+            found.append(f"{where}: changed, but no test of it says so")
+    named = {name for row in rows for name in row.tests}
+    found += [f"{name} is in no row" for name in sorted(tests.keys() - named)]
+    changed = {name for row in rows if row.verdict == "**changed**" for name in row.tests}
+    found += [
+        f"{name} shows a change, but none of its rows says so"
+        for name in sorted(tests)
+        if name in named and is_change(tests[name]) and name not in changed
+    ]
+    return found + missing(rows)
+
+
+def is_change(docstring: str) -> bool:
+    return docstring.startswith("changed:")
+
+
+def missing(rows: list[Row]) -> list[str]:
+    """Name what the inventory has and no row tells of."""
+    heads = " ".join(row.seed for row in rows)
+    told = " ".join(f"{row.seed} {row.does}" for row in rows)
+    found = [f"no row for {name}" for name in FUNCTIONS + OPTIONS if f"`{name}`" not in heads]
+    found += [f"no row tells of {name}" for name in VALUES if not re.search(rf"\b{name}\b", told)]
+    return found + [f'no row tells of the error "{text}"' for text in ERRORS if text not in told]
+
+
+def main() -> int:
+    """Print what is wrong, or how much was checked; return the exit code."""
+    rows = list(rows_of(PAGE.read_text(encoding="utf-8")))
+    tests = tests_of(TESTS)
+    problems = problems_of(rows, tests)
+    for problem in problems:
+        print(f"{PAGE.relative_to(ROOT)}: {problem}", file=sys.stderr)
+    if not problems:
+        print(f"{PAGE.relative_to(ROOT)}: {len(rows)} rows, {len(tests)} tests, all accounted for")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
