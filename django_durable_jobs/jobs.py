@@ -6,11 +6,13 @@ Called by the host project, on its own connection and inside its own transaction
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connections
+from django.db.models import QuerySet
 from django.db.models.functions import Greatest
 from django.db.transaction import atomic
 
@@ -27,7 +29,9 @@ from .strictjson import storable_text
 CANCEL_REASON_MAX_CHARS = 1_024
 NOTE_MAX_CHARS = 4_096
 
-JobRef = UUID | str | Job
+JobRef: TypeAlias = UUID | str | Job
+
+T = TypeVar("T")
 
 
 @retried
@@ -42,24 +46,20 @@ def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -
         return None
     text = storable_text(reason, CANCEL_REASON_MAX_CHARS) if isinstance(reason, str) else None
     with transaction(alias) as connection:
-        QueueEntry.objects.using(alias).filter(pk=job_id).delete()
-        now = now_expression(connection)
-        moved = _one(job_id, alias).move(
-            "cancel",
-            cancelled_reason=text,
-            finished_at=now,
-            updated_at=now,
-            held_since=None,
-            held_reason="",
-        )
-        job = _one(job_id, alias).first()
+        deleted, job = _with_entry(job_id, alias, lambda entries: entries.delete()[0])
         if job is None:
             return None
+        if not deleted:
+            raise NotQueued(job_id=job_id, state=job.state)
+        now = now_expression(connection)
+        values = {"cancelled_reason": text, "finished_at": now, "updated_at": now}
+        values |= {"held_since": None, "held_reason": ""}
+        if job.key_scope == "live":
+            values["key_hash"] = None
+        moved = _one(job_id, alias).move("cancel", **values)
+        job = _one(job_id, alias).get()
         if not moved:
             raise NotQueued(job_id=job_id, state=job.state)
-        if job.key_scope == "live":
-            _one(job_id, alias).update(key_hash=None)
-            job.key_hash = None
     return job
 
 
@@ -79,9 +79,7 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
         return None
     with transaction(alias) as connection:
         # Locked before it is looked at: a claim either was before or passes it over.
-        entries = QueueEntry.objects.using(alias).filter(pk=job_id)
-        entry = entries.select_for_update().first()
-        job = _one(job_id, alias).first()
+        entry, job = _with_entry(job_id, alias, lambda entries: entries.select_for_update().first())
         if job is None:
             return None
         if entry is None or job.state != State.QUEUED:
@@ -90,7 +88,6 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
         new = _replaced(old, changes)
         if _same(old, new):
             return job
-        statements = statements_for(connection)
         values: dict[str, Any] = {
             name: getattr(new, name)
             for name in ("type", "idempotency_key", "owner_id", "project_id", "target", "priority")
@@ -109,9 +106,14 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
             job,
             new.idempotency_key,
         )
-        entries.delete()
-        statements.add_entries([job_id])
         job = _one(job_id, alias).get()
+        # Updated where it stands: whoever waits for the row would not see one put in its place.
+        for name in ("queue", "owner_id", "run_at", "claimable_at", "type"):
+            setattr(entry, name, getattr(job, name))
+        entry.rank = -job.priority
+        if "claimable_at" in values:
+            entry.due = job.claimable_at <= current_clock().now(connection)
+        entry.save(using=alias, force_update=True)
         announce(job.namespace, alias)
     return job
 
@@ -244,6 +246,22 @@ def _pk(id: JobRef) -> UUID | None:
 def _one(id: UUID, using: str) -> JobQuerySet:
     jobs: JobQuerySet = Job.objects.using(using)
     return jobs.filter(pk=id)
+
+
+def _with_entry(
+    job_id: UUID, using: str, act: Callable[[QuerySet[QueueEntry]], T]
+) -> tuple[T, Job | None]:
+    """Act on the job's queue entry, then look at the job; again if it was queued in between.
+
+    Whatever queues a job (a retry, a requeue) writes the entry last: one that was not there yet
+    for the first statement may be for the next.
+    """
+    entries = QueueEntry.objects.using(using).filter(pk=job_id)
+    for _ in range(3):
+        result, job = act(entries), _one(job_id, using).first()
+        if result or job is None or job.state != State.QUEUED:
+            break
+    return result, job
 
 
 def _spec_of(job: Job) -> JobSpec:
