@@ -8,14 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import TextField
-from django.db.models.functions import Cast
 
-from ..db import Taking
+from ..db import Kind, Taking, statements_for
+from ..fields import UTCDateTimeField
 from ..models import Job
 
-_JSON = ("payload", "target", "meta")
+
+def _kind(field: models.Field[Any, Any]) -> Kind:
+    if isinstance(field, models.JSONField):
+        return "json"
+    if isinstance(field, models.UUIDField):
+        return "uuid"
+    return "time" if isinstance(field, UTCDateTimeField) else ""
+
+
+# All columns of a job, in the order in which the model takes them.
+_COLUMNS = [(field.attname, _kind(field)) for field in Job._meta.concrete_fields]
+_JSON = {n: name for n, (name, kind) in enumerate(_COLUMNS) if kind == "json"}
+_TARGET = next(n for n, name in _JSON.items() if name == "target")
 
 
 @dataclass(slots=True)
@@ -38,38 +50,36 @@ def load(connection: BaseDatabaseWrapper, takings: Sequence[Taking]) -> list[Cla
     JSON comes as text and is read row by row, so that a row edited into nonsense is told of and
     harms no neighbour.
     """
-    texts = {f"{name}_text": Cast(name, TextField()) for name in _JSON}
-    rows = (
-        Job.objects.using(connection.alias)
-        .filter(pk__in=[taking.job_id for taking in takings])
-        .defer(*_JSON)
-        .annotate(**texts)
-    )
-    jobs = {job.pk: job for job in rows}
+    names = [name for name, _ in _COLUMNS]
+    ids = [taking.job_id for taking in takings]
+    found = {}
+    for values in statements_for(connection).read_jobs(ids, _COLUMNS):
+        problem = _read_json(values)
+        job = Job.from_db(connection.alias, names, values)
+        found[job.pk] = job, problem
     claimed = []
     for taking in takings:
-        job = jobs.get(taking.job_id)
-        if job is not None:
-            problem = _read_json(job)
+        if taking.job_id in found:
+            job, problem = found[taking.job_id]
             claimed.append(Claimed(job, taking.claim_id, taking.starts, problem))
     return claimed
 
 
-def _read_json(job: Any) -> str:
-    """Fill in the job's JSON fields from their texts; return what is wrong, "" if nothing is.
+def _read_json(values: list[Any]) -> str:
+    """Put JSON's values in place of its texts; return what is wrong, "" if nothing is.
 
-    What cannot be read is None: a deferred field would be asked for again, and raise.
+    What cannot be read is None.
     """
     problem = ""
-    for name in _JSON:
-        job.__dict__[name] = None
+    for n, name in _JSON.items():
+        text, values[n] = values[n], None
         try:
-            job.__dict__[name] = json.loads(job.__dict__.pop(f"{name}_text"))
+            values[n] = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
             problem = problem or (
                 f"The job's {name} cannot be read: {error}. Its row was edited by hand."
             )
-    target = job.target
+    target = values[_TARGET]
     if not problem and not (
         isinstance(target, dict)
         and all(isinstance(target.get(key), str) and target[key].strip() for key in ("kind", "id"))

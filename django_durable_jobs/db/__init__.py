@@ -14,6 +14,7 @@ from .connections import own_connections, transaction
 from .enqueueing import Inserted, NewJob
 from .mysql import MySQLStatements
 from .postgresql import PostgreSQLStatements
+from .reading import Kind
 from .repairing import FIRST
 from .retrying import is_duplicate, is_transient, retrying
 from .rows import Candidate, Outcome, Survey, Taking, Wanted
@@ -25,6 +26,7 @@ __all__ = [
     "Clock",
     "DatabaseClock",
     "Inserted",
+    "Kind",
     "ManualClock",
     "NewJob",
     "Outcome",

@@ -13,3 +13,4 @@ class MySQLStatements(ValuesInsert, Statements):
     by_wait = " FORCE INDEX (ddj_queue_wait)"
     lock = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
+    text = "CHAR"

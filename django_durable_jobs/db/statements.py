@@ -4,10 +4,10 @@ Two vendors say some of it better in their own way: ``postgresql`` and ``mysql``
 everywhere: namespace, queue entry, execution, job.
 """
 
-from .claiming import ClaimStatements
 from .enqueueing import EnqueueStatements
+from .reading import ReadStatements
 from .repairing import RepairStatements
 
 
-class Statements(ClaimStatements, EnqueueStatements, RepairStatements):
+class Statements(ReadStatements, EnqueueStatements, RepairStatements):
     """The statements for one connection; SQLite runs them as they stand here."""
