@@ -136,7 +136,8 @@ def run() -> None:
         progress.show(total - left, took, last=True)
     if left:
         say("worker", f"ended early, exit code {worker.returncode}: see {relative(WORKER_LOG)}")
-    say("speed", f"{(total - left) / took:,.0f} files a second, from the worker's start to its end")
+    elif total >= 100:
+        say("speed", f"{total / took:,.0f} files a second, the worker's start and end included")
 
 
 class Progress:
@@ -163,7 +164,7 @@ def show_fairness() -> None:
     """Tell in which order the packages had their turns, by what is recorded of them."""
     executions = Execution.objects.filter(job__type="library.index")
     owners = list(executions.order_by("id").values_list("owner_id", flat=True))
-    if not owners:
+    if not owners or list_jobs(type="library.index", state__in=LIVE).exists():
         return
     first = list(dict.fromkeys(owners))
     largest, jobs = Counter(owners).most_common(1)[0]
@@ -188,7 +189,13 @@ def verify() -> bool:
     same = by_jobs == directly
     say("result", "verified: the totals are the same" if same else "THE TOTALS DIFFER")
     again = SourceFile.objects.filter(times_indexed__gt=1).count()
-    say("", f"{again:,} files were indexed again" if again else "no file was indexed twice")
+    if again:
+        say("", f"indexed more than once, since changed or requeued: {files(again)}")
+    else:
+        say("", "no file was indexed twice")
+    waiting = list_jobs(type="library.index", state__in=LIVE).count()
+    if waiting:
+        say("waiting", f"{files(waiting)}: start the demo again, and it goes on where it was")
     tell_of("interrupted", "their worker died, and nobody can know how far it came with them")
     tell_of("failed", "what went wrong is on their pages in the admin")
     return same
@@ -197,7 +204,7 @@ def verify() -> bool:
 def tell_of(state: str, why: str) -> None:
     number = list_jobs(type="library.index", state=state).count()
     if number:
-        say(state, f"{number} jobs: {why}.")
+        say(state, f"{files(number)}: {why}.")
         say("", "Nothing runs again unless somebody says so. Requeue them in the admin,")
         say("", "in Python by requeue(id), or all of them here: make demo ARGS=--requeue")
 
@@ -225,6 +232,10 @@ def serve(wanted: int | None) -> None:
 
 def say(what: str, text: str) -> None:
     print(f"  {what:12}{text}", flush=True)
+
+
+def files(number: int) -> str:
+    return f"{number:,} file{'' if number == 1 else 's'}"
 
 
 def relative(path: str | Path) -> str:

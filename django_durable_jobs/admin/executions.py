@@ -90,7 +90,7 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=_("job"))
     def short_job(self, execution: Execution) -> str:
-        return self._link(execution, str(execution.job_id)[-12:])
+        return self._link(execution, shown.short_id(execution.job_id))
 
     @admin.display(description=_("job"))
     def shown_job(self, execution: Execution) -> str:

@@ -80,7 +80,31 @@ class JobAdminMixin(ReadOnlyAdminMixin):
         ),
     ]  # fmt: skip
 
+    # What most jobs do not have, and is shown only where there is something to tell.
+    optional_fields = {
+        "held": "held_reason",
+        "cancelled_reason": "cancelled_reason",
+        "shown_finished_at": "finished_at",
+        "shown_stop_requested_at": "stop_requested_at",
+        "max_attempts": "max_attempts",
+        "timeout": "timeout",
+    }
+
     # Looking
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any | None = None) -> Any:
+        columns = self.optional_fields.items()
+        left_out = {name for name, column in columns if not getattr(obj, column, "")}
+        if obj is not None and shown.json_is(obj.meta_text, {}):
+            left_out.add("shown_meta")
+
+        def without(names: Sequence[Any]) -> list[Any]:
+            return [name for name in names if name not in left_out]
+
+        return [
+            (title, {**options, "fields": without(options["fields"])})
+            for title, options in self.fieldsets
+        ]
 
     def search(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Look for an id or a key first, which are indexed; for owners and targets only then."""
@@ -102,9 +126,9 @@ class JobAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=_("id"))
     def short_id(self, job: Job) -> SafeString:
-        """Show the part of the id that tells jobs of one moment apart."""
-        text = str(job.pk)
-        return format_html('<span class="ddj-id" title="{}">{}</span>', text, text[-12:])
+        return format_html(
+            '<span class="ddj-id" title="{}">{}</span>', job.pk, shown.short_id(job.pk)
+        )
 
     @admin.display(description=_("state"))
     def shown_state(self, job: Job) -> SafeString:
@@ -140,6 +164,9 @@ class JobAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=_("target"))
     def shown_target(self, job: Any) -> str:
+        """Show the target; as it is searched for, where it has nothing but a kind and an id."""
+        if shown.json_is(job.target_text, {"kind": job.target_kind, "id": job.target_id}):
+            return f"{job.target_kind}:{job.target_id}"
         return shown.block(shown.json_text(job.target_text, secrets=job.secrets), _("target"))
 
     @admin.display(description=_("payload"))

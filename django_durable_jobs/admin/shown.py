@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings as django_settings
 from django.utils import timezone
@@ -38,10 +39,10 @@ def moment(value: datetime | None) -> SafeString | str:
     if value is None:
         return "-"
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
+        '<time class="ddj-time" datetime="{}" title="{}"><span>{}</span> <span>{}</span></time>',
         value.isoformat(),
         value.strftime("%Y-%m-%d %H:%M:%S.%f UTC"),
-        local(value).strftime("%Y-%m-%d %H:%M:%S"),
+        *local(value).strftime("%Y-%m-%d %H:%M:%S").split(),
     )
 
 
@@ -58,6 +59,11 @@ def span(start: datetime | None, end: datetime | None) -> str:
     if minutes < 120:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": seconds % 60}
     return _("%(hours)d h %(minutes)d min") % {"hours": minutes // 60, "minutes": minutes % 60}
+
+
+def short_id(value: UUID) -> str:
+    """Return the part of an id that tells rows of one moment apart, as the worker prints it."""
+    return str(value)[-8:]
 
 
 def state(value: str, label: Text) -> SafeString:
@@ -96,6 +102,14 @@ def json_text(text: str | None, *, secrets: bool) -> str:
     except (ValueError, TypeError, RecursionError) as error:
         problem = _("This is no JSON: its row was edited by hand (%(error)s).") % {"error": error}
         return f"{problem}\n\n{text}" if secrets else problem
+
+
+def json_is(text: str | None, value: object) -> bool:
+    """Tell whether stored JSON is this value."""
+    try:
+        return bool(json.loads(text or "") == value)
+    except (ValueError, RecursionError):
+        return False
 
 
 def masked(value: Any, names: Iterable[str]) -> Any:

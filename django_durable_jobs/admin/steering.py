@@ -22,6 +22,7 @@ class Deed:
 
     name: str  # also of the permission: "cancel" needs cancel_job
     button: Promise
+    yes: Promise
     title: Promise
     explanation: Promise
     done: Promise  # with %(count)d
@@ -37,6 +38,7 @@ class Deed:
 CANCEL = Deed(
     name="cancel",
     button=_("Cancel…"),
+    yes=_("Yes, cancel"),
     title=_("Cancel jobs"),
     explanation=_(
         "A queued job is withdrawn and will not run. One that a worker takes before you confirm"
@@ -51,6 +53,7 @@ CANCEL = Deed(
 REQUEUE = Deed(
     name="requeue",
     button=_("Requeue…"),
+    yes=_("Yes, requeue"),
     title=_("Requeue jobs"),
     explanation=_(
         "The job goes back into the queue with one more attempt. Its handler may have done some or"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import CharField, OuterRef, Q, QuerySet, Subquery, Value
@@ -108,13 +108,19 @@ def _attempt(row: Any, payloads: bool, secrets: bool) -> Attempt:
         worker=row.worker_name or str(row.worker_id),
         claimed=shown.moment(row.claimed_at),
         waited=shown.span(row.claimed_at, row.started_at),
-        ran=shown.span(row.started_at, end),
+        ran=_ran(row, end),
         ended=shown.moment(end),
         reason=reason_of(row) or _progress(row),
         error=shown.plain_text(row.error, secrets=secrets),
         resolved=resolved,
         texts=list(texts_of(row, payloads=payloads, secrets=secrets)),
     )
+
+
+def _ran(row: Any, end: datetime | None) -> str:
+    if row.state == ExecutionState.RUNNING:
+        return _("%(time)s so far") % {"time": shown.span(row.started_at, datetime.now(UTC))}
+    return shown.span(row.started_at, end)
 
 
 def _progress(row: Any) -> str:

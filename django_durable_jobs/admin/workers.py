@@ -65,7 +65,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             return shown.state("failed", _("unhealthy"))
         return shown.state(worker.state, label)
 
-    @admin.display(description=_("active jobs, of slots"))
+    @admin.display(description=_("active / slots"))
     def slots(self, worker: Worker) -> str:
         return format_html("{} / {}", worker.active, worker.concurrency)
 

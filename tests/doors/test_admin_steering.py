@@ -65,7 +65,7 @@ def test_a_get_changes_nothing_and_a_first_post_only_asks(
     url = url_of(job, deed)
     for method in (admin_client.get, admin_client.head):
         assert method(url, YES).status_code == 405
-    assert b"Yes, do it" in admin_client.post(url).content
+    assert b"Yes, " in admin_client.post(url).content
     assert state_of(job) == before
     assert not LogEntry.objects.exists()
 
@@ -96,7 +96,7 @@ def test_a_reason_is_kept_with_the_job_and_in_its_history(admin_client: Client) 
 @pytest.mark.parametrize("state", ["claimed", "running", "completed", "failed", "interrupted"])
 def test_what_is_not_queued_is_not_cancelled_and_says_so(state: str, admin_client: Client) -> None:
     job = make_job(state)
-    assert b"Yes, do it" not in admin_client.post(url_of(job, "cancel")).content
+    assert b"Yes, " not in admin_client.post(url_of(job, "cancel")).content
     response = admin_client.post(url_of(job, "cancel"), YES)
     assert "Only queued jobs can be cancelled" in said(response)
     assert state_of(job) == state
@@ -123,7 +123,7 @@ def test_a_selection_is_asked_for_then_done_as_far_as_it_can_be(admin_client: Cl
     chosen = {"action": "cancel_selected", "_selected_action": [job.pk for job in jobs]}
     text = text_of(admin_client.post(list_of("job"), {**chosen, "index": 0}))
     assert "2 jobs" in text
-    assert "Left as they are" in text
+    assert "1 job is left as it is" in text
     assert [state_of(job) for job in jobs] == ["queued", "queued", "running"]
     response = admin_client.post(list_of("job"), {**chosen, **YES, "reason": "moved"})
     assert response.status_code == 302
