@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import connections, reset_queries
@@ -37,28 +38,34 @@ def clean_connections() -> Iterator[None]:
     Thrown away are connections that come back closed inside a transaction, in a transaction, out
     of autocommit, broken, or after a statement that leaves traces in the session.
     """
+    marks = _watched()
+    marks.clear()
+    now = time.monotonic()
     for connection in _opened():
-        last = getattr(connection, "_durable_jobs_used", 0.0)
-        if time.monotonic() - last > IDLE_SECONDS:
+        if now - getattr(connection, "_durable_jobs_used", 0.0) > IDLE_SECONDS:
             connection.close()
     reset_queries()
-    marks: set[str] = set()
-    with ExitStack() as stack:
-        for alias in connections:
-            stack.enter_context(connections[alias].execute_wrapper(_Watch(alias, marks)))
-        try:
-            yield
-        finally:
-            for connection in _opened():
-                if connection.alias in marks or _is_soiled(connection):
-                    _throw_away(connection)
-                else:
-                    connection._durable_jobs_used = time.monotonic()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for connection in _opened():
+            if connection.alias in marks or _is_soiled(connection):
+                _throw_away(connection)
+            else:
+                connection._durable_jobs_used = time.monotonic()  # type: ignore[attr-defined]
 
 
 def close_connections() -> None:
     """Close every connection of this thread."""
     connections.close_all()
+
+
+class _Thread(threading.local):
+    """What watches one thread's connections, by alias, and the aliases marked in this job."""
+
+    def __init__(self) -> None:
+        self.marks: set[str] = set()
+        self.watches: dict[str, _Watch] = {}
 
 
 class _Watch:
@@ -72,6 +79,24 @@ class _Watch:
         if _LEAVES_TRACES.match(str(sql)):
             self._marks.add(self._alias)
         return execute(sql, params, many, context)
+
+
+_thread = _Thread()
+
+
+def _watched() -> set[str]:
+    """Have each connection of this thread watched, also one not yet opened; return the marks.
+
+    What watches stays there from job to job, unless a job has put another connection in place.
+    """
+    marks, watches = _thread.marks, _thread.watches
+    for alias in connections:
+        if alias not in watches:
+            watches[alias] = _Watch(alias, marks)
+        wrappers = connections[alias].execute_wrappers
+        if watches[alias] not in wrappers:
+            wrappers.append(watches[alias])
+    return marks
 
 
 def _opened() -> list[BaseDatabaseWrapper]:
