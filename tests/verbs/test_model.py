@@ -185,8 +185,15 @@ class Jobs(RuleBasedStateMachine):
         job.settle("cancelled")
         job.waits = False
 
-    @rule(id=ids)
-    def requeue(self, id: uuid.UUID) -> None:
+    def fitting(self, id: uuid.UUID, *states: str) -> uuid.UUID:
+        """Return the id, or where its job is in none of the states one that is, if there is."""
+        if self.expected[id].state in states:
+            return id
+        return next((other for other, job in self.expected.items() if job.state in states), id)
+
+    @rule(id=ids, fits=st.booleans())
+    def requeue(self, id: uuid.UUID, fits: bool) -> None:
+        id = self.fitting(id, "failed", "interrupted") if fits else id
         job = self.expected[id]
         if job.state not in ("failed", "interrupted", "cancelled"):
             self.refuses(WrongState, lambda: requeue(id))
@@ -201,8 +208,9 @@ class Jobs(RuleBasedStateMachine):
         job.claimable_at = max(job.run_at, self.clock.value)
         job.waits = False
 
-    @rule(id=ids)
-    def resolve(self, id: uuid.UUID) -> None:
+    @rule(id=ids, fits=st.booleans())
+    def resolve(self, id: uuid.UUID, fits: bool) -> None:
+        id = self.fitting(id, "interrupted") if fits else id
         job = self.expected[id]
         if job.state != "interrupted":
             self.refuses(WrongState, lambda: resolve(id, "done"))
@@ -242,8 +250,10 @@ class Jobs(RuleBasedStateMachine):
         id=ids,
         edge=st.sampled_from(["complete", "fail", "retry", "interrupt", "release"]),
         delay=DELAYS,
+        fits=st.booleans(),
     )
-    def settle(self, id: uuid.UUID, edge: str, delay: int) -> None:
+    def settle(self, id: uuid.UUID, edge: str, delay: int, fits: bool) -> None:
+        id = self.fitting(id, "running", "claimed") if fits else id
         job = self.expected[id]
         claim_id = job.claim_id or uuid.uuid4()
         retries = {"delay": float(delay), "held_reason": "retry"} if edge == "retry" else {}
