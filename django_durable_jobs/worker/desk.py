@@ -15,6 +15,7 @@ from ..conf import settings
 from ..db import Outcome, is_transient, own_connections, statements_for, transaction
 from ..db.claiming import BATCH
 from ..retry import repeats_interrupted
+from ..states import InterruptionReason
 from ..strictjson import describe_exception
 from .context import JobContext
 from .enrolment import Enrolment
@@ -84,11 +85,17 @@ class Desk:
         if request is None:
             return turn
         self._gate.used(taking.job_id for taking in result.takings)
-        if result.left_over:
-            self._gate.ask(claims.peek(connections[self._using], request))
         turn.more = result.promoted >= BATCH
-        if not turn.started and not turn.more:
-            turn.look_in = self._look_in()
+        try:
+            if result.left_over:
+                self._gate.ask(claims.peek(connections[self._using], request))
+            if not turn.started and not turn.more:
+                turn.look_in = self._look_in()
+        except DatabaseError as error:
+            # What was settled and claimed is committed, and is not to be forgotten for this.
+            logger.warning("look ahead failed error=%s", error)
+            connections[self._using].close_if_unusable_or_obsolete()
+            turn.look_in = 0.0
         return turn
 
     def _settle_and_claim(
@@ -135,7 +142,13 @@ class Desk:
     def _start(self, turn: Turn, result: ClaimResult) -> None:
         if not result.takings:
             return
-        for claimed in claims.load(connections[self._using], result.takings):
+        try:
+            loaded = claims.load(connections[self._using], result.takings)
+        except DatabaseError:
+            # They are claimed: a session that the database ended meanwhile costs no job.
+            connections[self._using].close_if_unusable_or_obsolete()
+            loaded = claims.load(connections[self._using], result.takings)
+        for claimed in loaded:
             context = JobContext(claimed, self._scribe, using=self._using)
             turn.started.append(Run(claimed, registry.get(claimed.job.type), context))
 
@@ -184,12 +197,35 @@ class Desk:
         for outcome in outcomes:
             logger.warning("claim unconfirmed job=%s claim=%s", outcome.job_id, outcome.claim_id)
 
-    def sign_off(self, outcomes: Sequence[Outcome]) -> set[UUID]:
-        """Settle what is left, and leave the namespace; return the claims that were still held."""
+    def sign_off(self, left: Iterable[Run]) -> list[Outcome]:
+        """Write what becomes of the runs that are left, and leave the namespace.
+
+        Returns what was written: the outcome of one that ended just now; one that has not begun
+        is released, unless it begins at this very moment; else interrupted.
+        """
+        written = []
         with transaction(self._using) as connection:
-            kept = claims.settle(connection, outcomes)
+            for run in sorted(left, key=lambda run: run.job.pk):
+                for outcome in _last_outcomes(run):
+                    if claims.settle(connection, [outcome]):
+                        written.append(outcome)
+                        break
             self._enrolment.leave(connection)
-        return kept
+        return written
+
+
+def _last_outcomes(run: Run) -> list[Outcome]:
+    """Return what may become of a run that its worker leaves: the first that is still true."""
+    if run.settled:
+        return []
+    if run.outcome is not None:
+        return [run.outcome]
+    claim = (run.job.pk, run.claimed.claim_id)
+    interrupted = claims.interrupt(claim, InterruptionReason.SCHEDULER_SHUTDOWN, repeats=False)
+    if run.claimed.started:
+        return [interrupted]
+    released = Outcome(job_id=claim[0], claim_id=claim[1], edge="release", unstarted=True)
+    return [released, interrupted]
 
 
 def _repeats(type: str, attempt: int, granted: int | None) -> bool:

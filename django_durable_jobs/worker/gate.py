@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from uuid import UUID
 
 from .. import registry
@@ -37,9 +37,11 @@ class Gate:
         self._longest = longest
         self._answered = answered
         self._lock = threading.Lock()
+        self._closed = False
         self._asked: set[UUID] = set()
         self._approved: dict[UUID, float] = {}
-        self._pool = ThreadPoolExecutor(1, "gate")
+        self._questions: SimpleQueue[UUID | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     def approved(self) -> frozenset[UUID]:
         """Return the jobs that may be claimed now."""
@@ -65,15 +67,25 @@ class Gate:
         with self._lock:
             new = [id for id in ids if id not in self._asked and id not in self._approved]
             self._asked.update(new)
+            if new and self._thread is None:
+                # A daemon: a can_run that never answers must not keep the process from ending.
+                self._thread = threading.Thread(target=self._work, name="gate", daemon=True)
+                self._thread.start()
         for id in new:
-            self._pool.submit(self._ask, id)
+            self._questions.put(id)
 
     def close(self) -> None:
-        """Ask nothing more; an answer that is being waited for is waited for."""
-        self._pool.submit(close_connections)
-        self._pool.shutdown(wait=False, cancel_futures=False)
+        """Ask nothing more; an answer that is being waited for finds nobody who wants it."""
+        self._closed = True
+        self._questions.put(None)
+
+    def _work(self) -> None:
+        while (id := self._questions.get()) is not None and not self._closed:
+            self._ask(id)
+        close_connections()
 
     def _ask(self, id: UUID) -> None:
+        may = False
         try:
             with clean_connections():
                 job = Job.objects.using(self._using).filter(pk=id, state=State.QUEUED).first()
@@ -81,7 +93,7 @@ class Gate:
                 if job is None or handler is None or handler.can_run is None:
                     return
                 may = in_fresh_context(lambda: ask(handler, job))
-            if not may:
+            if not may and not self._closed:
                 self._scribe.write(
                     lambda connection: put_off(connection, job, longest=self._longest)
                 )
@@ -92,7 +104,6 @@ class Gate:
         finally:
             with self._lock:
                 self._asked.discard(id)
-        if may:
-            with self._lock:
-                self._approved[id] = time.monotonic() + APPROVAL_SECONDS
+                if may:
+                    self._approved[id] = time.monotonic() + APPROVAL_SECONDS
         self._answered()

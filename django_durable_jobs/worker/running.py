@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asgiref.sync import async_to_sync
+from django.db import DatabaseError
 from django.db import transaction as django_transaction
 
 from .. import registry
@@ -18,7 +19,7 @@ from ..db import Outcome, current_clock, statements_for, transaction
 from ..errors import DurableJobsError, InvalidJob
 from ..models import Job
 from ..registry import Handler
-from ..retry import decide
+from ..retry import Discard, Retry, decide
 from ..states import HeldReason
 from ..strictjson import describe_exception, dumps, format_traceback, normalise, storable_text
 from .context import RECORD_MAX_BYTES, JobContext
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 ERROR_MAX_CHARS = 4_096
 TRACEBACK_MAX_CHARS = 64 * 1_024
+# For how long a job is put off that could not be started for trouble with the database.
+RELEASED_FOR = 1.0
 
 
 @dataclass(slots=True)
@@ -91,6 +94,10 @@ class Runner:
             run.outcome = None
         except InvalidJob as error:
             run.outcome = self._failed(run, error, traceback=False)
+        except DatabaseError:
+            # The handler was not called, so the job may as well run another time.
+            logger.exception("not started job=%s type=%s", run.job.pk, run.job.type)
+            run.outcome = self._outcome(run, "release", delay=RELEASED_FOR)
         return None
 
     def call(self, run: Run, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
@@ -112,7 +119,15 @@ class Runner:
         run.outcome = self._completed(run, result)
 
     def fail(self, run: Run, error: BaseException) -> None:
-        """Set the outcome of a handler that raised."""
+        """Set the outcome of a handler that raised, and tell the log (and so error trackers)."""
+        if not isinstance(error, (Discard, Retry)):
+            logger.error(
+                "job failed job=%s type=%s attempt=%s",
+                run.job.pk,
+                run.job.type,
+                run.claimed.attempt,
+                exc_info=error,
+            )
         run.outcome = self._failed(run, error)
 
     # Before the call
@@ -222,7 +237,7 @@ def ask(handler: Handler, job: Job) -> bool:
         can_run = async_to_sync(can_run)
     try:
         answer = can_run(copy.deepcopy(job))
-    except Exception:
+    except BaseException:  # a SystemExit too says no, and ends nothing of ours
         logger.exception("can_run failed job=%s type=%s", job.pk, job.type)
         return False
     return answer is True

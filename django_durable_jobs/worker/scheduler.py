@@ -12,11 +12,10 @@ from uuid import UUID
 
 from .. import registry, signals
 from ..conf import settings
-from ..db import Clock, Outcome, current_clock, use_clock
+from ..db import Clock, current_clock, use_clock
 from ..errors import ShutDown
 from ..ids import uuid7
 from ..namespaces import database
-from ..states import InterruptionReason
 from .desk import Desk, Turn
 from .enrolment import Enrolment
 from .executor import Executor
@@ -75,7 +74,7 @@ class Scheduler:
         self._finished: list[Run] = []
         self._ticks: list[Future[int]] = []
         self._opened = self._started = self._draining = self._hurried = self._closed = False
-        self._idle = False
+        self._idle = self._claiming = False
         self._error = ""
         self.interrupted = 0  # how many running jobs the shutdown interrupted
         self.fault = ""  # what ended the scheduler's thread, if anything did
@@ -127,13 +126,16 @@ class Scheduler:
         self._open()
         asked: Future[int] = Future()
         with self._lock:
+            if self._closed or self._over:
+                raise ShutDown
             self._ticks.append(asked)
         self._wake.set()
         return asked.result()
 
     def drain(self) -> None:
         """Claim nothing more; what runs goes on."""
-        self._draining = True
+        with self._lock:
+            self._draining = True
         self._wake.set()
 
     def shutdown(self, grace: float | None = None) -> None:
@@ -148,7 +150,8 @@ class Scheduler:
                 self._closed = True
                 return
             deadline = time.monotonic() + (settings.SHUTDOWN_GRACE if grace is None else grace)
-            while self._active and not self._hurried:
+            # A claim that is under way was begun before: what it takes has the grace too.
+            while (self._active or self._claiming) and not self._hurried:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
@@ -230,6 +233,8 @@ class Scheduler:
             with self._lock:
                 self._over = True
                 self._changed.notify_all()
+                for tick in self._ticks:
+                    tick.set_exception(ShutDown())
 
     def _enrol(self) -> bool:
         while not self._closed:
@@ -273,15 +278,19 @@ class Scheduler:
             held = set(self._active)
             # What has finished frees its slot in this very turn.
             free = self.slots - len(self._active) + len(finished)
-        if self._draining or not claims:
-            free = 0
+            if self._draining or not claims:
+                free = 0
+            self._claiming = free > 0
         try:
             turn = self._desk.turn(finished, free=free, held=held)
         except BaseException:
             with self._lock:
+                self._claiming = False
                 self._finished = finished + self._finished
+                self._changed.notify_all()
             raise
         with self._lock:
+            self._claiming = False
             for run in finished:
                 self._active.pop(run.claimed.claim_id, None)
             for run in turn.started:
@@ -309,22 +318,10 @@ class Scheduler:
         with self._lock:
             left = list(self._active.values())
             self._active.clear()
-        outcomes = []
         for run in left:
             run.context.stop()
-            reason = InterruptionReason.SCHEDULER_SHUTDOWN if run.claimed.started else ""
-            outcomes.append(
-                Outcome(
-                    job_id=run.job.pk,
-                    claim_id=run.claimed.claim_id,
-                    edge="interrupt" if run.claimed.started else "release",
-                    reason=reason,
-                )
-            )
-        kept = self._desk.sign_off(outcomes)
-        self.interrupted = sum(o.edge == "interrupt" and o.claim_id in kept for o in outcomes)
-        for tick in self._ticks:
-            tick.set_exception(ShutDown())
+        kept = self._desk.sign_off(left)
+        self.interrupted = sum(outcome.edge == "interrupt" for outcome in kept)
 
     # What other threads tell
 

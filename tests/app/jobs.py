@@ -67,7 +67,7 @@ def hang(context: JobContext, ignores_stop: bool = True) -> None:
 def leave_thread(context: JobContext) -> None:
     """Return, and leave a thread behind that is no daemon and does not end."""
     with recorded(context):
-        threading.Thread(target=lambda: time.sleep(3_600)).start()
+        threading.Thread(target=lambda: time.sleep(3_600), daemon=False).start()
 
 
 @job("ledger.late", takes_context=True)

@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,9 @@ from ...conf import settings
 from ...namespaces import database
 from ...worker.scheduler import Scheduler
 from ...worker.terminal import Terminal
+
+# How long threads that handlers left behind may hold up the exit, in seconds.
+LEFT_THREADS = 2.0
 
 
 class Command(BaseCommand):
@@ -34,6 +38,13 @@ class Command(BaseCommand):
         parser.add_argument("--burst", action="store_true", help="stop when nothing is due")
         parser.add_argument("--grace", type=float, help="seconds for running jobs at a stop")
         parser.add_argument("--log-format", choices=("text", "json"), default="text")
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        # From here on, the system checks included: a process that is told to stop while it
+        # starts ends as cleanly as one that ran.
+        self._stopper = _Stopper()
+        with self._stopper:
+            return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["concurrency"] is not None and options["concurrency"] < 1:
@@ -61,8 +72,10 @@ class Command(BaseCommand):
             observer=terminal,
         )
         self._greet(terminal, scheduler, options)
-        stopper = _Stopper(scheduler)
-        with stopper:
+        stopper = self._stopper
+        stopper.again = scheduler.hurry
+        threads = set(threading.enumerate())
+        if not stopper.asked.is_set():
             scheduler.start()
             for wait in (
                 scheduler.wait_until_over,
@@ -71,6 +84,11 @@ class Command(BaseCommand):
                 threading.Thread(target=stopper.ask_after, args=[wait], daemon=True).start()
             stopper.asked.wait()
         self._stop(terminal, scheduler, options, asked=stopper.by_signal)
+        if scheduler.interrupted or _hold_up(set(threading.enumerate()) - threads):
+            # These threads may never end, and would keep the process from ending.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
     def _check_tables(self, alias: str) -> None:
         tables = connections[alias].introspection.table_names()
@@ -116,8 +134,7 @@ class Command(BaseCommand):
         scheduler.drain()
         if asked:
             terminal.waiting(scheduler.active, grace)
-        with _Hurrier(scheduler):
-            scheduler.shutdown(grace)
+        scheduler.shutdown(grace)
         left = scheduler.interrupted
         if left:
             terminal.say(
@@ -130,20 +147,15 @@ class Command(BaseCommand):
         if scheduler.fault:
             raise CommandError(f"The worker ended by a fault: {scheduler.fault}")
         terminal.say("stopped", "Stopped." if asked else "Stopped: nothing is due.")
-        if left:
-            # Their threads may never end, and would keep the process from ending.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
 
 
 class _Stopper:
-    """Have SIGTERM and SIGINT ask for the end, for as long as the worker runs."""
+    """Have SIGTERM and SIGINT ask for the end, and a second one end the grace."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self) -> None:
         self.asked = threading.Event()
         self.by_signal = False
+        self.again: Callable[[], object] = lambda: None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> None:
@@ -159,16 +171,20 @@ class _Stopper:
         self.asked.set()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.by_signal:
+            # Not here: the lock it takes may be held by the very thread that was stopped for this.
+            threading.Thread(target=self.again, daemon=True).start()
         self.by_signal = True
         self.asked.set()
 
 
-class _Hurrier(_Stopper):
-    """Have a second signal end the grace."""
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        # Not here: the lock it takes may be held by the very thread that was stopped for this.
-        threading.Thread(target=self._scheduler.hurry, daemon=True).start()
+def _hold_up(threads: Iterable[threading.Thread]) -> bool:
+    """Give threads that handlers left behind a moment; tell whether one holds up the exit."""
+    deadline = time.monotonic() + LEFT_THREADS
+    for thread in threads:
+        if not thread.daemon:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+    return any(thread.is_alive() and not thread.daemon for thread in threads)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
