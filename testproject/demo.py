@@ -57,6 +57,7 @@ def main() -> int:
         if options.serve:
             serve(options.port)
     except KeyboardInterrupt:
+        print()
         say("stopped", "start it again to go on where it was")
         return 130
     return 0 if verified else 1
