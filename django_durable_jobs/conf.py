@@ -221,6 +221,18 @@ class _Key(Generic[T]):
     def __set__(self, instance: Settings, value: Never) -> None:
         raise AttributeError(f"Set {SETTING}[{self.name!r}] in the project's settings instead.")
 
+    def unless(self, given: object, name: str) -> T:
+        """Return what a caller gave in place of the setting, None for the setting itself.
+
+        Raises ValueError that names the argument and says what is accepted.
+        """
+        if given is None:
+            return settings._read(self)
+        try:
+            return self.accepts.parse(given)
+        except _Refused as error:
+            raise ValueError(f"{name} {error}; accepted: {self.accepts.words}.") from None
+
     def refuse(self, why: str, *, number: int, wants: str = "") -> Problem:
         """Return the problem that this key has, and what is accepted instead."""
         return Problem(

@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 from uuid import UUID
 
 from .. import registry, signals
-from ..conf import settings
-from ..db import Clock, current_clock, use_clock
+from ..conf import Settings, settings
+from ..db import Clock, use_clock
 from ..errors import ShutDown
 from ..ids import uuid7
 from ..namespaces import database
@@ -60,9 +61,9 @@ class Scheduler:
         using: str | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.namespace = namespace or settings.NAMESPACE
+        self.namespace = Settings.NAMESPACE.unless(namespace, "namespace")
         self.using = database(using)
-        self.slots = concurrency or settings.CONCURRENCY
+        self.slots = Settings.CONCURRENCY.unless(concurrency, "concurrency")
         make_id = make_id or uuid7
         self.id = make_id()
         self._clock = clock
@@ -208,7 +209,11 @@ class Scheduler:
                 return
             self._opened = True
         signals.wake_listeners.append(self._heard)
-        clock = use_clock(self._clock or current_clock())
+        # Without a clock of its own it leaves the process's alone: whoever set that may take it
+        # back before this one stops.
+        clock: AbstractContextManager[None] = (
+            nullcontext() if self._clock is None else use_clock(self._clock)
+        )
         clock.__enter__()
         self._forget = [
             lambda: clock.__exit__(None, None, None),

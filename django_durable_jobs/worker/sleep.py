@@ -23,8 +23,14 @@ class Sleep:
         self._namespace = namespace
         self._wake = wake
         self._listener: Listener | None = None
-        if connections[using].vendor == "postgresql" and settings.LISTEN:
+        self._changes: DataVersion | None = None
+        vendor = connections[using].vendor
+        if vendor == "postgresql" and settings.LISTEN:
             self._listener = Listener(using, CHANNEL, heard)
+        if vendor == "sqlite":
+            # Read from here on, not from each sleep: what was committed while a turn looked
+            # elsewhere would go unheard.
+            self._changes = DataVersion(connections[using])
 
     def __enter__(self) -> Sleep:
         if self._listener is not None:
@@ -44,18 +50,17 @@ class Sleep:
             self._wake.wait(settings.MAX_SLEEP)
             return
         end = time.monotonic() + min(seconds, settings.MAX_SLEEP)
-        connection = connections[self._using]
-        if connection.vendor == "sqlite":
-            self._watch_file(end)
+        if self._changes is not None:
+            self._watch(self._changes, end)
             return
+        connection = connections[self._using]
         while (left := end - time.monotonic()) > 0:
             if self._wake.wait(min(left, settings.POLL_INTERVAL)):
                 return
             if anything_due(connection, self._namespace):
                 return
 
-    def _watch_file(self, end: float) -> None:
-        changes = DataVersion(connections[self._using])
+    def _watch(self, changes: DataVersion, end: float) -> None:
         while (left := end - time.monotonic()) > 0:
-            if self._wake.wait(min(left, DATA_VERSION_INTERVAL)) or changes.changed():
+            if changes.changed() or self._wake.wait(min(left, DATA_VERSION_INTERVAL)):
                 return

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from django_durable_jobs import (
@@ -18,6 +18,7 @@ from django_durable_jobs import (
     register_handler,
     replace_queued,
     requeue,
+    signals,
 )
 from django_durable_jobs.db import ManualClock
 from django_durable_jobs.errors import ShutDown
@@ -324,6 +325,33 @@ def test_schedule_timer_sleeps_at_most_max_sleep(
 def test_schedule_timer_nothing_queued_sleeps_max_sleep(turns: Turns, scheduler: Any) -> None:
     scheduler(observer=turns).start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 30.0)
+
+
+def test_schedule_timer_hears_what_is_committed_while_a_turn_ends(
+    scheduler: Any, monkeypatch: Any
+) -> None:
+    """changed: nobody but the seed's own process writes to its store."""
+    register_handler("seed.job", lambda: None)
+    jobs: list[Job] = []
+
+    class Enqueues(Turns):
+        def turned(self, turn: Any) -> None:
+            if not jobs:
+                with monkeypatch.context() as patch:  # so that it is not heard in the process
+                    patch.setattr(signals, "wake_listeners", [])
+                    other = threading.Thread(target=self.enqueue)
+                    other.start()
+                    other.join(10)
+
+        @staticmethod
+        def enqueue() -> None:
+            jobs.append(enqueue("seed.job"))
+            connection.close()
+
+    scheduler(observer=Enqueues()).start()
+    until(lambda: jobs)
+    (job,) = settled(*jobs)
+    assert job.state == State.COMPLETED
 
 
 def test_schedule_timer_leaves_out_types_without_a_handler(turns: Turns, scheduler: Any) -> None:
