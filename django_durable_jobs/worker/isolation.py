@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from django.db import connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 T = TypeVar("T")
 
@@ -82,6 +84,12 @@ class _Watch:
 
 
 _thread = _Thread()
+
+
+@receiver(connection_created, dispatch_uid="django_durable_jobs.isolation")
+def _opened_anew(connection: BaseDatabaseWrapper, **kwargs: object) -> None:
+    # What ran before is gone with the old session; Django sets up a new one by SET on MySQL.
+    _thread.marks.discard(connection.alias)
 
 
 def _watched() -> set[str]:

@@ -1,0 +1,56 @@
+"""Connections lent to a handler: kept when they come back as they went, else thrown away."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from django_durable_jobs.worker.isolation import clean_connections
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def _read() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def test_a_connection_that_a_handler_opened_and_only_read_with_is_kept() -> None:
+    connection.close()
+
+    with clean_connections():
+        _read()
+    session = connection.connection
+
+    assert session is not None
+    with clean_connections():
+        _read()
+    assert connection.connection is session
+
+
+def test_a_connection_on_which_a_setting_was_changed_is_thrown_away() -> None:
+    _read()
+    statement = {
+        "postgresql": "SET statement_timeout = '5s'",
+        "mysql": "SET SESSION sort_buffer_size = 262144",
+        "sqlite": "PRAGMA cache_size = 1000",
+    }[connection.vendor]
+
+    with clean_connections(), connection.cursor() as cursor:
+        cursor.execute(statement)
+
+    assert connection.connection is None
+
+
+def test_a_connection_that_has_been_idle_for_long_is_opened_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with clean_connections():
+        _read()
+    session = connection.connection
+    monkeypatch.setattr("django_durable_jobs.worker.isolation.IDLE_SECONDS", -1.0)
+
+    with clean_connections():
+        _read()
+
+    assert connection.connection is not session
