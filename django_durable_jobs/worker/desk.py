@@ -221,7 +221,8 @@ def _last_outcomes(run: Run) -> list[Outcome]:
     if run.outcome is not None:
         return [run.outcome]
     claim = (run.job.pk, run.claimed.claim_id)
-    interrupted = claims.interrupt(claim, InterruptionReason.SCHEDULER_SHUTDOWN, repeats=False)
+    repeats = _repeats(run.job.type, run.claimed.attempt, run.job.max_attempts)
+    interrupted = claims.interrupt(claim, InterruptionReason.SCHEDULER_SHUTDOWN, repeats=repeats)
     if run.claimed.started:
         return [interrupted]
     released = Outcome(job_id=claim[0], claim_id=claim[1], edge="release", unstarted=True)

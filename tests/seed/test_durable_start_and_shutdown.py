@@ -133,6 +133,20 @@ def test_shutdown_tells_the_handler_to_stop(scheduler: Any, gate: Gate) -> None:
     assert told == [True]
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_shutdown_requeues_what_its_handler_declares_safe_to_repeat(
+    attempts: int, scheduler: Any, gate: Gate
+) -> None:
+    """changed: the seed has no handlers that may be repeated."""
+    works, job = running(gate, scheduler, on_interrupt="requeue", max_attempts=attempts)
+    works.shutdown(grace=0)
+    job.refresh_from_db()
+    (execution,) = executions(job)
+    assert job.state == (State.QUEUED if attempts > 1 else State.INTERRUPTED)
+    assert execution.interruption_reason == "scheduler_shutdown"
+    assert_queue_is_sound()
+
+
 def test_shutdown_takes_nothing_more(scheduler: Any, gate: Gate) -> None:
     works, _ = running(gate, scheduler)
     stops = threading.Thread(target=works.shutdown)
