@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, MutableMapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -45,7 +46,12 @@ class JobContext:
         self._scribe = scribe
         self._using = using
         self._stop = threading.Event()
-        self.logger: logging.LoggerAdapter[logging.Logger] = _JobLogger(
+
+    @cached_property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records tell which execution they come from."""
+        claimed = self._claimed
+        return _JobLogger(
             logging.getLogger("django_durable_jobs.job"),
             {
                 "job_id": str(claimed.job.pk),

@@ -45,24 +45,28 @@ class Terminal:
 
     def say(self, event: str, text: str, /, *, kind: str = "", **facts: Any) -> None:
         """Write one line: ``text`` for people, ``event`` and ``facts`` for machines."""
-        if self._json:
-            line = json.dumps(
-                {"time": _now().isoformat(), "event": event, **facts},
-                default=str,
-                ensure_ascii=False,
-            )
-        else:
-            line = getattr(self._style, kind)(text) if kind else text
-        with self._lock:
-            self._out.write(line + "\n")
-            self._out.flush()
+        self._write([self._line(event, text, kind, facts)])
 
     def turned(self, turn: Turn) -> None:
         """Tell of the jobs that a turn settled."""
-        for run in turn.settled:
-            self._job(run, run.outcome)
-        for run in turn.lost:
-            self._job(run, None)
+        if self._verbosity < 1:
+            return
+        now = _now()
+        lines = [self._job(run, run.outcome, now) for run in turn.settled]
+        lines += [self._job(run, None, now) for run in turn.lost]
+        if lines:
+            self._write(lines)
+
+    def _line(self, event: str, text: str, kind: str, facts: dict[str, Any]) -> str:
+        if self._json:
+            told = {"time": _now().isoformat(), "event": event, **facts}
+            return json.dumps(told, default=str, ensure_ascii=False)
+        return str(getattr(self._style, kind)(text)) if kind else text
+
+    def _write(self, lines: Sequence[str]) -> None:
+        with self._lock:
+            self._out.write("\n".join(lines) + "\n")
+            self._out.flush()
 
     def troubled(self, error: str) -> None:
         """Tell of trouble with the database."""
@@ -84,12 +88,10 @@ class Terminal:
             grace=grace,
         )
 
-    def _job(self, run: Run, outcome: Outcome | None) -> None:
-        if self._verbosity < 1:
-            return
+    def _job(self, run: Run, outcome: Outcome | None, now: datetime) -> str:
         sign, word, kind = _LOST if outcome is None else _SIGNS[outcome.edge]
         job = run.job
-        text = f"{_now():%H:%M:%S} {sign} {word:<10} {_duration(run.seconds):>8}  {_name(run)}"
+        text = f"{now:%H:%M:%S} {sign} {word:<10} {_duration(run.seconds):>8}  {_name(run)}"
         if job.owner_id:
             text += f"  owner {job.owner_id}"
         if run.claimed.attempt > 1:
@@ -98,18 +100,16 @@ class Terminal:
             text += f"  again in {_duration(outcome.delay)}"
         if outcome is not None and outcome.error:
             text += f"  {outcome.error.splitlines()[0][:200]}"
-        self.say(
-            "job",
-            text,
-            kind="" if kind == "SUCCESS" else kind,
-            job=job.pk,
-            type=job.type,
-            owner=job.owner_id,
-            outcome=word,
-            attempt=run.claimed.attempt,
-            seconds=round(run.seconds, 4),
-            error=outcome.error if outcome is not None else "",
-        )
+        facts = {
+            "job": job.pk,
+            "type": job.type,
+            "owner": job.owner_id,
+            "outcome": word,
+            "attempt": run.claimed.attempt,
+            "seconds": round(run.seconds, 4),
+            "error": outcome.error if outcome is not None else "",
+        }
+        return self._line("job", text, "" if kind == "SUCCESS" else kind, facts)
 
 
 def _name(run: Run) -> str:
