@@ -52,6 +52,8 @@ class Desk:
         self._scribe = scribe
         self._make_id = make_id
         self._using = enrolment.using
+        self._known = frozenset[str](), frozenset[str]()
+        self._known_at = -1
         self._own = own_connections(self._using)
         # Whether a commit's reply may have been lost: then the database may hold claims for this
         # worker that it knows nothing of.
@@ -153,17 +155,12 @@ class Desk:
             turn.started.append(Run(claimed, registry.get(claimed.job.type), context))
 
     def _request(self, free: int) -> ClaimRequest:
-        handlers = {type: registry.get(type) for type in registry.types()}
-        gated = frozenset(
-            type
-            for type, handler in handlers.items()
-            if handler is not None and handler.can_run is not None
-        )
+        types, gated = self._types()
         request = ClaimRequest(
             namespace=self._enrolment.namespace,
             worker=self._enrolment.worker,
             slots=free,
-            types=frozenset(handlers),
+            types=types,
             lease=settings.LEASE,
             queues=self._enrolment.queues,
             excluded=self._enrolment.excluded,
@@ -178,6 +175,16 @@ class Desk:
         if gated:
             self._gate.ask(claims.peek(connections[self._using], request))
         return request
+
+    def _types(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return all types known here, and those with a can_run; found anew after each change."""
+        version = registry.version()
+        if self._known_at != version:
+            handlers = {type: registry.get(type) for type in registry.types()}
+            gated = (type for type, handler in handlers.items() if handler and handler.can_run)
+            self._known = frozenset(handlers), frozenset(gated)
+            self._known_at = version
+        return self._known
 
     def _look_in(self) -> float:
         """Return after how many seconds the next waiting job becomes claimable."""
