@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -44,12 +43,12 @@ def index_file(path: str) -> dict[str, Any]:
 
 def store(path: str, **counts: int) -> None:
     """Store what was counted; a file that changed keeps its row."""
-    with transaction.atomic():
-        SourceFile.objects.update_or_create(
-            path=path,
-            defaults={**counts, "package": package_of(path), "indexed_at": timezone.now()},
-        )
-        SourceFile.objects.filter(path=path).update(times_indexed=F("times_indexed") + 1)
+    values = {**counts, "package": package_of(path), "indexed_at": timezone.now()}
+    SourceFile.objects.update_or_create(
+        path=path,
+        defaults={**values, "times_indexed": F("times_indexed") + 1},
+        create_defaults={**values, "times_indexed": 1},
+    )
 
 
 def enqueue_files(paths: Iterable[str]) -> list[Any]:
