@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -133,6 +134,30 @@ def test_shutdown_tells_the_handler_to_stop(scheduler: Any, gate: Gate) -> None:
     assert told == [True]
 
 
+def test_shutdown_cancels_coroutines_that_still_run(scheduler: Any) -> None:
+    """changed: the seed leaves promises to themselves."""
+    entered, cleaned_up = threading.Event(), threading.Event()
+
+    async def handler() -> None:
+        entered.set()
+        try:
+            await asyncio.get_running_loop().create_future()  # never comes
+        finally:
+            cleaned_up.set()
+
+    register_handler("seed.job", handler)
+    job = enqueue("seed.job")
+    works = scheduler()
+    works.start()
+    assert entered.wait(10)
+    works.shutdown(grace=0)
+    assert cleaned_up.wait(10)
+    job.refresh_from_db()
+    assert job.state == State.INTERRUPTED
+    assert executions(job)[0].error == ""
+    until(lambda: not any(thread.name == "loop" for thread in threading.enumerate()))
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_shutdown_requeues_what_its_handler_declares_safe_to_repeat(
     attempts: int, scheduler: Any, gate: Gate
@@ -148,15 +173,15 @@ def test_shutdown_requeues_what_its_handler_declares_safe_to_repeat(
 
 
 def test_shutdown_takes_nothing_more(scheduler: Any, gate: Gate) -> None:
-    works, _ = running(gate, scheduler)
-    stops = threading.Thread(target=works.shutdown)
+    """The one slot becomes free while the shutdown waits, and stays free."""
+    works, job = running(gate, lambda: scheduler(concurrency=1))
+    waiting = enqueue("seed.gate")
     works.drain()
-    late = enqueue("seed.gate", owner_id="late")
-    stops.start()
     gate.let_go()
-    stops.join(20)
-    late.refresh_from_db()
-    assert late.state == State.QUEUED
+    works.shutdown()
+    job.refresh_from_db()
+    waiting.refresh_from_db()
+    assert (job.state, waiting.state) == (State.COMPLETED, State.QUEUED)
 
 
 def test_shutdown_gives_back_what_was_not_begun(scheduler: Any) -> None:
