@@ -1,3 +1,5 @@
+import os
+
 from django.apps import AppConfig
 
 
@@ -7,3 +9,7 @@ class TestAppConfig(AppConfig):
     name = "tests.app"
     label = "testapp"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        if os.environ.get("DDJ_UNFENCED"):
+            from tests.app import unfenced  # noqa: F401

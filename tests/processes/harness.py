@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -41,13 +41,13 @@ def until(condition: Callable[[], T], what: str, *, seconds: float = 30.0) -> T:
     return value
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerProcess:
     """One ``runscheduler``, and what it wrote."""
 
     process: subprocess.Popen[bytes]
     log: Path
-    started: float = field(default_factory=time.monotonic)
+    replaced: bool = False  # by another one that a test started in its place
 
     @property
     def pid(self) -> int:
@@ -120,6 +120,7 @@ class Workers:
         env = databases.subprocess_environment() | {
             "DDJ_DURABLE_JOBS": json.dumps(QUICK | settings),
             ledger.VARIABLE: str(self.ledger),
+            "PGAPPNAME": log.name,
             **(environment or {}),
         }
         command = [sys.executable, "-m", "django", "runscheduler", "--log-format", "json"]
