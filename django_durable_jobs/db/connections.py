@@ -75,15 +75,45 @@ def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
     return settings
 
 
+def _limit_idling(connection: Any, seconds: float) -> None:
+    """Have the server roll back a transaction that stands still for longer, where it can.
+
+    A process that is stopped in the middle of one (a paused machine) would hold its locks for as
+    long. MySQL knows no such limit, and SQLite's lock is the process's own.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"SET idle_in_transaction_session_timeout = {seconds * 1_000:.0f}")
+        elif connection.vendor == "mysql" and connection.mysql_is_mariadb:
+            cursor.execute(f"SET SESSION idle_transaction_timeout = {max(1, round(seconds))}")
+
+
+def _limited(wrapper: type[Any], seconds: float) -> type[Any]:
+    """Return the wrapper class with the limit set on every connection it opens."""
+
+    class DatabaseWrapper(wrapper):  # type: ignore[misc]
+        def init_connection_state(self) -> None:
+            super().init_connection_state()
+            _limit_idling(self, seconds)
+
+    return DatabaseWrapper
+
+
 @contextmanager
-def own_connections(using: str) -> Iterator[BaseDatabaseWrapper]:
+def own_connections(
+    using: str, *, idle_limit: float | None = None
+) -> Iterator[BaseDatabaseWrapper]:
     """Give the calling thread a connection of its own to ``using``, closed at the end.
 
     It is configured for the machinery (READ COMMITTED, IMMEDIATE on SQLite, kept open, outside
-    any pool), and stands in for ``connections[using]`` in this thread, the ORM included.
+    any pool), and stands in for ``connections[using]`` in this thread, the ORM included. A
+    transaction on it that stands still for ``idle_limit`` seconds is rolled back by the server.
     """
     previous = connections[using]
-    own = type(previous)(_own_settings(previous), using)
+    wrapper: type[Any] = type(previous)
+    if idle_limit is not None:
+        wrapper = _limited(wrapper, idle_limit)
+    own: BaseDatabaseWrapper = wrapper(_own_settings(previous), using)
     connections[using] = own
     try:
         yield own

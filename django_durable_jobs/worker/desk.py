@@ -54,7 +54,7 @@ class Desk:
         self._using = enrolment.using
         self._known = frozenset[str](), frozenset[str]()
         self._known_at = -1
-        self._own = own_connections(self._using)
+        self._own = own_connections(self._using, idle_limit=settings.LEASE)
         # Whether a commit's reply may have been lost: then the database may hold claims for this
         # worker that it knows nothing of.
         self.unsure = False

@@ -75,7 +75,7 @@ class Keeper:
             self._thread.join(timeout=self._lease)
 
     def _run(self) -> None:
-        with own_connections(self._using) as connection:
+        with own_connections(self._using, idle_limit=self._lease) as connection:
             troubled = False
             while not self._stopped.wait(self._interval):
                 try:

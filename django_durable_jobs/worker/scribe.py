@@ -9,6 +9,7 @@ from typing import TypeVar
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..conf import settings
 from ..db import own_connections, transaction
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ class Scribe:
     def __init__(self, using: str) -> None:
         self._using = using
         self._pool = ThreadPoolExecutor(1, "scribe")
-        self._own = own_connections(using)
+        self._own = own_connections(using, idle_limit=settings.LEASE)
         self._opened = False
 
     def write(self, function: Callable[[BaseDatabaseWrapper], T]) -> T:

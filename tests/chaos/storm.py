@@ -221,8 +221,9 @@ class Storm:
             if kind == "sessions" and connection.vendor == "sqlite":
                 kind = "term"
             worker = self._victim(rng, wanted=kind != "term")
-            if worker is not None:
-                self._strike(kind, worker)
+            if worker is None or not self._strike(kind, worker):
+                deck.insert(0, kind)
+                next_fault = 0.0
         self.calm.set()
         # The system kills the workers that this thread has started when it ends.
         self.quiet.wait()
@@ -236,16 +237,27 @@ class Storm:
         rng.shuffle(ready)
         deadline = time.monotonic() + 2.0
         while wanted and time.monotonic() < deadline:
-            ends = {line.claim for line in self.workers.lines("end")}
-            busy = {line.pid for line in self.workers.lines("start") if line.claim not in ends}
+            busy = self._busy()
             if found := [worker for worker in ready if worker.pid in busy]:
                 return found[0]
             time.sleep(0.02)
         return ready[0]
 
-    def _strike(self, kind: str, worker: WorkerProcess) -> None:
+    def _busy(self) -> set[int]:
+        """Return the processes in which a handler runs."""
+        lines = self.workers.lines()
+        ends = {line.claim for line in ledger.of(lines, "end")}
+        return {line.pid for line in ledger.of(lines, "start") if line.claim not in ends}
+
+    def _strike(self, kind: str, worker: WorkerProcess) -> bool:
+        """Do this worker harm; False where it is not the moment."""
         if not worker.events("start"):
-            return
+            return False
+        if kind == "stop":
+            worker.signal(signal.SIGSTOP)
+            if worker.pid not in self._busy():  # its handler ended just before
+                worker.signal(signal.SIGCONT)
+                return False
         fault = Fault(kind, worker.id, current_clock().now(connection))
         self.faults.append(fault)
         self.witnesses[kind] += 1
@@ -254,13 +266,13 @@ class Storm:
             worker.kill()
         elif kind == "stop":
             del self.healthy[worker]
-            worker.signal(signal.SIGSTOP)
             self.stopped[worker] = time.monotonic() + LEASE + 2
         elif kind == "term":
             del self.healthy[worker]
             worker.signal(signal.SIGTERM)
         else:
             self._end_sessions(worker)
+        return True
 
     @staticmethod
     def _end_sessions(worker: WorkerProcess) -> None:
