@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 
 from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
 from django.db.transaction import atomic
 
-from ..db import Outcome, current_clock, is_transient, statements_for
-from ..models import Execution, Worker
-from ..states import ACTIVE, ExecutionState, InterruptionReason
+from ..db import Held, Outcome, is_transient, statements_for
+from ..models import Worker
+from ..states import InterruptionReason, State
 
 # How many leases that ran out one call ends: so many rows are locked at once.
-_EXPIRED_AT_ONCE = 500
+_AT_ONCE = 500
+# One worker holds no more than it has slots.
+_ALL = 100_000
 
 
 def settle(connection: BaseDatabaseWrapper, outcomes: Sequence[Outcome]) -> set[uuid.UUID]:
@@ -69,12 +70,11 @@ def expire(
 
     Any worker may do it, at any time: each row is settled only if its lease is still over.
     """
-    now = current_clock().now(connection)
-    late = _active(connection, namespace).filter(lease_expires_at__lt=now)
+    statements = statements_for(connection)
     done = []
-    for row in late.order_by("job_id")[:_EXPIRED_AT_ONCE]:
-        outcome = _abandoned(row, InterruptionReason.WORKER_LOST, requeue_unstarted)
-        if statements_for(connection).settle(outcome, lease_ended=True):
+    for held in statements.held(namespace, late=True, limit=_AT_ONCE):
+        outcome = _abandoned(held, InterruptionReason.WORKER_LOST, requeue_unstarted)
+        if statements.settle(outcome, lease_ended=True):
             done.append(outcome)
     return done
 
@@ -83,9 +83,9 @@ def interrupt_worker(
     connection: BaseDatabaseWrapper, worker: uuid.UUID, reason: str, *, requeue_unstarted: bool
 ) -> list[Outcome]:
     """Interrupt everything that a worker known to be dead still holds; return what was."""
-    worker_row = Worker.objects.using(connection.alias).get(pk=worker)
-    held = _active(connection, worker_row.namespace).filter(worker_id=worker)
-    return _settled(connection, [_abandoned(row, reason, requeue_unstarted) for row in held])
+    row = Worker.objects.using(connection.alias).only("namespace").get(pk=worker)
+    held = statements_for(connection).held(row.namespace, worker=worker, limit=_ALL)
+    return _settled(connection, [_abandoned(one, reason, requeue_unstarted) for one in held])
 
 
 def unconfirmed(
@@ -96,18 +96,13 @@ def unconfirmed(
     Where the reply to a claim's commit was lost, nobody knows that the job is claimed.
     """
     known = set(held)
+    found = statements_for(connection).held(namespace, worker=worker, limit=_ALL)
     outcomes = [
-        _abandoned(row, InterruptionReason.CLAIM_UNCONFIRMED, requeue_unstarted=False)
-        for row in _active(connection, namespace).filter(worker_id=worker)
-        if row.claim_id not in known
+        _abandoned(one, InterruptionReason.CLAIM_UNCONFIRMED, requeue_unstarted=False)
+        for one in found
+        if one.claim_id not in known
     ]
     return _settled(connection, outcomes)
-
-
-def _active(connection: BaseDatabaseWrapper, namespace: str) -> QuerySet[Execution]:
-    """Return the executions that somebody holds, without their JSON, which may be unreadable."""
-    rows = Execution.objects.using(connection.alias).filter(namespace=namespace, state__in=ACTIVE)
-    return rows.only("job_id", "claim_id", "state", "requeue_on_interrupt")
 
 
 def _settled(connection: BaseDatabaseWrapper, outcomes: list[Outcome]) -> list[Outcome]:
@@ -115,7 +110,8 @@ def _settled(connection: BaseDatabaseWrapper, outcomes: list[Outcome]) -> list[O
     return [outcome for outcome in outcomes if outcome.claim_id in held]
 
 
-def _abandoned(row: Execution, reason: str, requeue_unstarted: bool) -> Outcome:
-    if row.state == ExecutionState.CLAIMED and requeue_unstarted:
-        return Outcome(job_id=row.job_id, claim_id=row.claim_id, edge="release", unstarted=True)
-    return interrupt((row.job_id, row.claim_id), reason, repeats=row.requeue_on_interrupt)
+def _abandoned(held: Held, reason: str, requeue_unstarted: bool) -> Outcome:
+    job_id, claim_id, state, repeats = held
+    if state == State.CLAIMED and requeue_unstarted:
+        return Outcome(job_id=job_id, claim_id=claim_id, edge="release", unstarted=True)
+    return interrupt((job_id, claim_id), reason, repeats=repeats)

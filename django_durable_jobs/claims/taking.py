@@ -81,9 +81,9 @@ def claim(connection: BaseDatabaseWrapper, request: ClaimRequest) -> ClaimResult
     taken: set[uuid.UUID] = set()
     takings = [_taking(candidate, request) for candidate in chosen]
     if takings:
-        taken = set(statements.take(takings, worker=request.worker, lease=request.lease))
-        if last != turn_after:
-            statements.move_turn(request.namespace, last)
+        # Written only when it changes: each write leaves a dead version of that row behind.
+        turn = None if last == turn_after else (request.namespace, last)
+        taken = set(statements.take(takings, worker=request.worker, lease=request.lease, turn=turn))
     return ClaimResult(
         [taking for taking in takings if taking.job_id in taken],
         promoted=survey.promoted,

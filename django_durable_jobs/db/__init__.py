@@ -17,7 +17,7 @@ from .postgresql import PostgreSQLStatements
 from .reading import Kind
 from .repairing import FIRST
 from .retrying import is_duplicate, is_transient, retrying
-from .rows import Candidate, Outcome, Survey, Taking, Wanted
+from .rows import Candidate, Held, Outcome, Survey, Taking, Wanted
 from .statements import Statements
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Candidate",
     "Clock",
     "DatabaseClock",
+    "Held",
     "Inserted",
     "Kind",
     "ManualClock",

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..fields import time_from_database
-from ..states import EDGES
+from ..states import ACTIVE, EDGES
 from .rows import Candidate, Survey, Taking, Wanted
 from .session import ENTRY, EXECUTION, JOB, NAMESPACE, NOT_HELD, Session, as_uuid, in_states, marks
 
@@ -33,10 +33,6 @@ _HEADS_AT_ONCE = 50
 class ClaimStatements(Session):
     """Find and take due jobs."""
 
-    # Behind the queue's table, so that no statistics (those of an empty table, say) lead the
-    # planner away from the index that serves the order.
-    by_turn = " INDEXED BY ddj_queue_turn"
-    by_wait = " INDEXED BY ddj_queue_wait"
     # Whether ``heads`` locks what it returns.
     heads_lock = False
 
@@ -58,9 +54,6 @@ class ClaimStatements(Session):
             [name],
         )
         return (rows[0][0], bool(rows[0][1])) if rows else None
-
-    def move_turn(self, name: str, turn_after: str) -> None:
-        self.execute(f"UPDATE {NAMESPACE} SET turn_after = %s WHERE name = %s", [turn_after, name])
 
     def survey(self, namespace: str, *, queues: bool, promote: bool) -> Survey:
         """Mark due what has become so, count who holds how much, name the queues if asked to."""
@@ -99,12 +92,20 @@ class ClaimStatements(Session):
         return column
 
     def active_by_owner(self, namespace: str) -> dict[str, int]:
-        """Count the executions of each owner that have not ended."""
+        """Count the executions of each owner that have not ended.
+
+        One state at a time: where nearly all have ended, SQLite takes a list of states for a
+        reason to read everything.
+        """
+        one = (
+            f"SELECT owner_id FROM {EXECUTION}{self.by_active} WHERE namespace = %s"
+            " AND state = '{}'"
+        )
+        held = " UNION ALL ".join(one.format(state.value) for state in ACTIVE)
         return dict(
             self.execute(
-                f"SELECT owner_id, COUNT(*) FROM {EXECUTION} WHERE namespace = %s"
-                " AND state IN ('claimed', 'running') GROUP BY owner_id",
-                [namespace],
+                f"SELECT owner_id, COUNT(*) FROM ({held}) held GROUP BY owner_id",
+                [namespace] * len(ACTIVE),
             )
         )
 
@@ -254,11 +255,17 @@ class ClaimStatements(Session):
         return freed
 
     def take(
-        self, takings: Sequence[Taking], *, worker: uuid.UUID, lease: float
+        self,
+        takings: Sequence[Taking],
+        *,
+        worker: uuid.UUID,
+        lease: float,
+        turn: tuple[str, str] | None = None,
     ) -> list[uuid.UUID]:
         """Claim ``takings``, whose entries are locked; return the jobs claimed.
 
-        Entries go, jobs move, executions begin. An entry whose job is not queued (a row edited or
+        Entries go, jobs move, executions begin; ``turn`` is the new turn of a namespace (its name,
+        the owner), None where it stays. An entry whose job is not queued (a row edited or
         deleted by hand) goes too.
         """
         taken: list[uuid.UUID] = []
@@ -268,6 +275,9 @@ class ClaimStatements(Session):
             self._move_claimed(part)
             again = self.keys(taking.job_id for taking in part if taking.requeue_on_interrupt)
             taken += self._begin(part, again, worker=worker, lease=lease)
+        if turn is not None:
+            name, owner = turn
+            self.execute(f"UPDATE {NAMESPACE} SET turn_after = %s WHERE name = %s", [owner, name])
         return taken
 
     def _move_claimed(self, taken: Sequence[Taking]) -> None:

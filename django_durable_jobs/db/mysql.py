@@ -11,6 +11,7 @@ class MySQLStatements(ValuesInsert, Statements):
 
     by_turn = " FORCE INDEX (ddj_queue_turn)"
     by_wait = " FORCE INDEX (ddj_queue_wait)"
+    by_active = " FORCE INDEX (ddj_execution_active)"
     lock = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     text = "CHAR"

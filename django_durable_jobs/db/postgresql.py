@@ -27,7 +27,7 @@ _STEADY_PLANS = ", ".join(
 class PostgreSQLStatements(Statements):
     """Set-based variants. Ids go in as arrays, so that one text serves any number of them."""
 
-    by_turn = by_wait = ""
+    by_turn = by_wait = by_active = ""
     heads_lock = True
     lock = " FOR NO KEY UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
@@ -177,12 +177,19 @@ class PostgreSQLStatements(Statements):
         return {as_uuid(row[0]) for row in rows}
 
     def take(
-        self, takings: Sequence[Taking], *, worker: uuid.UUID, lease: float
+        self,
+        takings: Sequence[Taking],
+        *,
+        worker: uuid.UUID,
+        lease: float,
+        turn: tuple[str, str] | None = None,
     ) -> list[uuid.UUID]:
         claim, start = EDGES["claim"], EDGES["claim_and_start"]
+        turned = f" turned AS (UPDATE {NAMESPACE} SET turn_after = %s WHERE name = %s),"
         rows = self.execute(
             "WITH wanted AS MATERIALIZED (SELECT * FROM unnest(%s::uuid[], %s::uuid[], %s::bool[],"
             " %s::bool[]) AS w(job_id, claim_id, starts, repeats)),"
+            f"{turned if turn else ''}"
             f" taken AS (DELETE FROM {ENTRY} e USING wanted w WHERE e.job_id = w.job_id AND e.due"
             " RETURNING w.*),"
             f" moved AS (UPDATE {JOB} j SET claim_id = t.claim_id, attempts = j.attempts + 1,"
@@ -203,6 +210,7 @@ class PostgreSQLStatements(Statements):
                 [taking.claim_id for taking in takings],
                 [taking.starts for taking in takings],
                 [taking.requeue_on_interrupt for taking in takings],
+                *(reversed(turn) if turn else ()),
                 worker,
             ],
         )

@@ -19,26 +19,28 @@ class Stretch(NamedTuple):
 
 
 class RepairStatements(SettleStatements):
-    """Look along both tables by primary key, a stretch at a time; read only, until something is
-    wrong.
+    """Look along both tables by primary key, a stretch at a time; write only what is wrong.
+
+    The other table is asked for one row at a time (a scalar subquery, where PostgreSQL answers
+    EXISTS by reading all of it), so that a look costs the same however long the queue is.
     """
 
     def jobs_without_entry(self, namespace: str, after: uuid.UUID, limit: int) -> Stretch:
         return self._stretch(
-            f"SELECT looked.id, looked.state = 'queued' AND looked.namespace = %s"
-            " AND NOT EXISTS (SELECT 1"
-            f" FROM {ENTRY} e WHERE e.job_id = looked.id) FROM (SELECT id, state, namespace"
-            f" FROM {JOB} WHERE id > %s ORDER BY id LIMIT {limit}) looked ORDER BY looked.id",
+            "SELECT looked.id, looked.state = 'queued' AND looked.namespace = %s"
+            f" AND (SELECT e.due FROM {ENTRY} e WHERE e.job_id = looked.id) IS NULL"
+            f" FROM (SELECT id, state, namespace FROM {JOB} WHERE id > %s ORDER BY id"
+            f" LIMIT {limit}) looked ORDER BY looked.id",
             (namespace, self.key(after)),
             limit,
         )
 
     def entries_without_job(self, namespace: str, after: uuid.UUID, limit: int) -> Stretch:
         return self._stretch(
-            f"SELECT looked.job_id, looked.namespace = %s AND NOT EXISTS (SELECT 1 FROM {JOB} j"
-            " WHERE j.id = looked.job_id AND j.state = 'queued') FROM (SELECT job_id, namespace"
-            f" FROM {ENTRY} WHERE job_id > %s ORDER BY job_id LIMIT {limit}) looked"
-            " ORDER BY looked.job_id",
+            f"SELECT looked.job_id, looked.namespace = %s AND (SELECT j.state FROM {JOB} j"
+            " WHERE j.id = looked.job_id AND j.state = 'queued') IS NULL"
+            f" FROM (SELECT job_id, namespace FROM {ENTRY} WHERE job_id > %s ORDER BY job_id"
+            f" LIMIT {limit}) looked ORDER BY looked.job_id",
             (namespace, self.key(after)),
             limit,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,15 @@ class Taking:
     owner_id: str
     claim_id: uuid.UUID
     starts: bool
+    requeue_on_interrupt: bool
+
+
+class Held(NamedTuple):
+    """An execution that somebody holds; the ids first, so that a list sorts by them."""
+
+    job_id: uuid.UUID
+    claim_id: uuid.UUID
+    state: str
     requeue_on_interrupt: bool
 
 

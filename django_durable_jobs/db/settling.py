@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ..states import EDGES, ENDED_AT, SETTLED, State
-from .rows import Outcome
+from ..states import ACTIVE, EDGES, ENDED_AT, SETTLED, State
+from .rows import Held, Outcome
 from .session import ENTRY, EXECUTION, JOB, NOT_HELD, Session, as_uuid, in_states, marks
 
 # Settlements that travel together; the others are rare and go one by one.
@@ -220,6 +220,28 @@ class SettleStatements(Session):
             )
         rows = self.execute(f"SELECT claim_id FROM {EXECUTION} WHERE {chosen}", [*jobs, *claims])
         return {as_uuid(row[0]) for row in rows}
+
+    def held(
+        self, namespace: str, *, worker: uuid.UUID | None = None, late: bool = False, limit: int
+    ) -> list[Held]:
+        """Return executions that have not ended, in the order of their jobs: ``worker``'s only,
+        or ``late`` ones only, whose leases are over.
+        """
+        chosen, params = "", [namespace]
+        if worker is not None:
+            chosen, params = " AND worker_id = %s", [namespace, self.key(worker)]
+        if late:
+            chosen += f" AND lease_expires_at < {self.now}"
+        found = []
+        for state in ACTIVE:
+            rows = self.execute(
+                "SELECT job_id, claim_id, requeue_on_interrupt"
+                f" FROM {EXECUTION}{self.by_active} WHERE namespace = %s"
+                f" AND state = '{state.value}'{chosen} LIMIT {limit}",
+                params,
+            )
+            found += [Held(as_uuid(r[0]), as_uuid(r[1]), state, bool(r[2])) for r in rows]
+        return sorted(found)[:limit]
 
     def record(self, job_id: uuid.UUID, claim_id: uuid.UUID, column: str, value: str) -> bool:
         """Replace one JSON column of a running execution; False where it runs no more."""
