@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
+    initialize,
     invariant,
     multiple,
     rule,
@@ -84,6 +85,16 @@ class Jobs(RuleBasedStateMachine):
         self.using_clock.__exit__(None, None, None)
         connection.set_rollback(True)
         self.block.__exit__(None, None, None)
+
+    @initialize(target=ids)
+    def some_are_there(self) -> Any:
+        for owner in ("", "a", "a"):
+            made = enqueue(TYPE, owner_id=owner)
+            moment = self.clock.value
+            self.expected[made.pk] = Expected(
+                owner, None, 0, made.idempotency_key, False, moment, moment
+            )
+        return multiple(*self.expected)
 
     def holder(self, key: str | None) -> uuid.UUID | None:
         for id, job in self.expected.items():
@@ -273,6 +284,16 @@ class Jobs(RuleBasedStateMachine):
         else:
             job.settle({"complete": "completed", "fail": "failed"}.get(edge, "interrupted"))
 
+    @rule(id=ids, edge=st.sampled_from(["complete", "fail", "retry", "interrupt", "release"]))
+    def work(self, id: uuid.UUID, edge: str) -> None:
+        self.claim(slots=1, gated=False)
+        self.settle(id, edge, delay=0, fits=True)
+
+    @rule(id=ids, edge=st.sampled_from(["fail", "interrupt"]))
+    def fail_and_requeue(self, id: uuid.UUID, edge: str) -> None:
+        self.work(id, edge)
+        self.requeue(id, fits=True)
+
     @rule(seconds=st.sampled_from([1, 60]))
     def time_passes(self, seconds: int) -> None:
         self.clock.advance(seconds)
@@ -312,7 +333,7 @@ def test_any_order_of_calls_keeps_to_the_model() -> None:
     run_state_machine_as_test(
         Jobs,
         settings=settings(
-            max_examples=60 if connection.vendor == "sqlite" else 15,
+            max_examples=30 if connection.vendor == "sqlite" else 10,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
