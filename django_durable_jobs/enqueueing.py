@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from datetime import datetime
 from itertools import groupby
@@ -128,7 +129,7 @@ def _enqueue(specs: Sequence[JobSpec], *, using: str) -> list[Job]:
     # Made in the order given, since ids break ties: jobs put in together run in that order.
     ids = [spec.id or uuid7() for spec in specs]
     made: dict[int, Job] = {}
-    with transaction(using):
+    with _around(specs, using):
         # In the order of their keys: two callers that race for the same keys do not deadlock.
         order = sorted(range(len(specs)), key=lambda n: (specs[n].namespace, specs[n].key_hash))
         for namespace, numbers in groupby(order, key=lambda n: specs[n].namespace):
@@ -141,6 +142,13 @@ def _enqueue(specs: Sequence[JobSpec], *, using: str) -> list[Job]:
     return [made[n] for n in range(len(specs))]
 
 
+def _around(specs: Sequence[JobSpec], using: str) -> AbstractContextManager[object]:
+    """Return the transaction to put them in; none for one job where one statement does it."""
+    if len(specs) == 1 and statements_for(connections[using]).in_one_statement:
+        return nullcontext()
+    return transaction(using)
+
+
 def _put_in(wanted: list[_Wanted], namespace: str, using: str) -> dict[int, Job]:
     """Put in jobs of one namespace; return them by number."""
     statements = statements_for(connections[using])
@@ -148,14 +156,14 @@ def _put_in(wanted: list[_Wanted], namespace: str, using: str) -> dict[int, Job]
     fruitless = 0
     while wanted:
         # Each id once: which of two rows with the same id the database took it does not tell.
-        tried = {id: (n, spec) for n, spec, id in reversed(wanted)}
+        tried = {id: (n, spec, _new_job(spec, id)) for n, spec, id in reversed(wanted)}
         inserted = statements.insert_jobs(
-            [_new_job(spec, id) for id, (_, spec) in reversed(tried.items())],
+            [new for _, _, new in reversed(tried.values())],
             notify=CHANNEL if settings.LISTEN else "",
         )
         for id, times in inserted.items():
-            n, spec = tried[id]
-            made[n] = _job(spec, id, times, using)
+            n, spec, new = tried[id]
+            made[n] = _job(spec, new, times, using)
         left = [each for each in wanted if each[0] not in made]
         made |= _existing(left, namespace, using)
         left = [each for each in left if each[0] not in made]
@@ -188,24 +196,24 @@ def _new_job(spec: JobSpec, id: UUID) -> NewJob:
     )
 
 
-def _job(spec: JobSpec, id: UUID, times: Inserted, using: str) -> Job:
+def _job(spec: JobSpec, new: NewJob, times: Inserted, using: str) -> Job:
     """Return the row just inserted, without reading it again."""
     job = Job(
-        id=id,
+        id=new.id,
         namespace=spec.namespace,
         queue=spec.queue,
         type=spec.type,
         idempotency_key=spec.idempotency_key,
-        key_hash=spec.key_hash,
+        key_hash=new.key_hash,
         key_scope=spec.key_scope,
         owner_id=spec.owner_id,
         project_id=spec.project_id,
         target=spec.target,
-        target_kind=str(spec.target["kind"]),
-        target_id=str(spec.target["id"]),
+        target_kind=new.target_kind,
+        target_id=new.target_id,
         payload=spec.payload,
         meta=spec.meta,
-        fingerprint=spec.fingerprint,
+        fingerprint=new.fingerprint,
         priority=spec.priority,
         run_at=times.run_at,
         claimable_at=times.run_at,

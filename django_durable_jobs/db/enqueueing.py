@@ -54,6 +54,7 @@ class EnqueueStatements(SettleStatements):
     """Insert jobs and their queue entries; a key or id that is taken is passed over."""
 
     rows_per_insert = 500
+    in_one_statement = False  # whether an insert is all or nothing without a transaction
     on_conflict = " ON CONFLICT DO NOTHING"
 
     def insert_jobs(self, jobs: Sequence[NewJob], *, notify: str) -> dict[uuid.UUID, Inserted]:

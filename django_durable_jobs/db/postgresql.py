@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from django.db.transaction import atomic
 
@@ -29,30 +30,34 @@ class PostgreSQLStatements(Statements):
 
     by_turn = by_wait = by_active = ""
     heads_lock = True
+    in_one_statement = True
     lock = " FOR NO KEY UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
     def insert_jobs(self, jobs: Sequence[NewJob], *, notify: str) -> dict[uuid.UUID, Inserted]:
         """Insert jobs, their entries and the wake-up in one statement."""
-        types = ["uuid[]", *["text[]"] * (len(COLUMNS) - 3), "smallint[]", "timestamptz[]"]
+        types = ["uuid", *["text"] * (len(COLUMNS) - 3), "smallint", "timestamptz"]
+        values: list[Any] = [self.values(job) for job in jobs]
+        if len(jobs) == 1:
+            (values,) = values
+            source = f"(VALUES ({', '.join(f'%s::{type}' for type in types)}))"
+        else:
+            values = list(map(list, zip(*values, strict=True)))
+            source = f"unnest({', '.join(f'%s::{type}[]' for type in types)})"
         chosen = ", ".join(f"n.{c}::jsonb" if c in JSON_COLUMNS else f"n.{c}" for c in COLUMNS[:-1])
         run_at = f"COALESCE(n.run_at, {self.now})"
-        arrays = ", ".join(f"%s::{type}" for type in types)
         wake = "(SELECT pg_notify(%s, %s))" if notify else "NULL"
         rows = self.execute(
             f"WITH new AS (INSERT INTO {JOB} AS j ({NAMES}, claimable_at, created_at, updated_at,"
             f" state, held_reason, attempts) SELECT {chosen}, {run_at}, {run_at}, {self.now},"
-            f" {self.now}, 'queued', '', 0 FROM unnest({arrays}) AS n({NAMES})"
+            f" {self.now}, 'queued', '', 0 FROM {source} AS n({NAMES})"
             " ON CONFLICT DO NOTHING RETURNING j.*),"
             f" entry AS (INSERT INTO {ENTRY} (job_id, namespace, queue, due, owner_id, rank,"
             " run_at, created_at, claimable_at, type, attempts, max_attempts) SELECT id, namespace,"
             f" queue, claimable_at <= {self.now}, owner_id, -priority, run_at, created_at,"
             " claimable_at, type, attempts, max_attempts FROM new)"
             f" SELECT id, {self.utc('run_at')}, {self.utc('created_at')}, {wake} FROM new",
-            [
-                *map(list, zip(*[self.values(job) for job in jobs], strict=True)),
-                *([notify, jobs[0].namespace] if notify else []),
-            ],
+            [*values, *([notify, jobs[0].namespace] if notify else [])],
         )
         return {as_uuid(row[0]): self.inserted(row) for row in rows}
 
