@@ -142,11 +142,11 @@ def decide(
 ) -> Decision:
     """Decide what follows when this attempt (from 1) ended with this exception.
 
-    `max_attempts` is what the job's row grants, None as much as the policy: an operator's requeue
-    may have added some. What was added is the operator's: it makes no retries where none were
-    declared, unless the handler asks by raising Retry.
+    `max_attempts` is what an operator's requeue granted, None where there was none: it adds to
+    the attempts that the policy has left, and takes none away. What was added makes no retries
+    where none were declared, unless the handler asks by raising Retry.
     """
-    granted = policy.max_attempts if max_attempts is None else max_attempts
+    granted = max(policy.max_attempts, max_attempts or 0)
     if isinstance(exception, Discard):
         return Decision(code=Discard.code)
     asked = isinstance(exception, Retry)
@@ -170,7 +170,7 @@ def repeats_interrupted(
 
     `default` is the project's ON_INTERRUPT. Not to be asked after an operator's stop.
     """
-    granted = policy.max_attempts if max_attempts is None else max_attempts
+    granted = max(policy.max_attempts, max_attempts or 0)
     wanted = policy.on_interrupt or default
     return wanted == "requeue" and policy.max_attempts > 1 and attempt < granted
 

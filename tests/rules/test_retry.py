@@ -223,3 +223,12 @@ def test_the_exceptions_say_what_they_are_and_survive_copying(
     for each in (exception, copy.copy(exception), pickle.loads(pickle.dumps(exception))):
         assert str(each) == text
         assert vars(each) == vars(exception)
+
+
+def test_a_requeue_takes_none_of_the_declared_attempts_away() -> None:
+    policy = RetryPolicy(max_attempts=5, backoff=7, on_interrupt="requeue")
+
+    # Requeued after its first attempt was interrupted: the row grants two, the policy five.
+    assert decide(policy, 2, max_attempts=2, exception=ValueError()).retry_after == 7
+    assert repeats_interrupted(policy, 2, max_attempts=2, default="keep")
+    assert decide(policy, 5, max_attempts=2, exception=ValueError()).retry_after is None
