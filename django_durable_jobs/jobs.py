@@ -18,7 +18,14 @@ from django.db.transaction import atomic
 
 from .conf import settings
 from .db import current_clock, now_expression, statements_for, transaction
-from .errors import DurableJobsError, IdempotencyConflict, JobDoesNotExist, NotQueued, WrongState
+from .errors import (
+    DurableJobsError,
+    IdempotencyConflict,
+    InvalidJob,
+    JobDoesNotExist,
+    NotQueued,
+    WrongState,
+)
 from .jobspec import JobSpec, hash_key
 from .models import Execution, Job, JobQuerySet, QueueEntry
 from .namespaces import announce, database, retried
@@ -57,7 +64,7 @@ def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -
         if job.key_scope == "live":
             values["key_hash"] = None
         moved = _one(job_id, alias).move("cancel", **values)
-        job = _one(job_id, alias).get()
+        job = _steered(job_id, alias).get()
         if not moved:
             raise NotQueued(job_id=job_id, state=job.state)
     return job
@@ -84,7 +91,7 @@ def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> J
             return None
         if entry is None or job.state != State.QUEUED:
             raise NotQueued(job_id=job_id, state=job.state)
-        old = _spec_of(job)
+        old = _spec_of(job := _readable(job_id, alias))
         new = _replaced(old, changes)
         if _same(old, new):
             return job
@@ -127,7 +134,7 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
     """
     job_id, alias = _pk(id), database(using)
     with transaction(alias) as connection:
-        job = _one(job_id, alias).select_for_update().first() if job_id else None
+        job = _steered(job_id, alias).select_for_update().first() if job_id else None
         if job is None:
             raise JobDoesNotExist(job_id=str(id))
         now = now_expression(connection)
@@ -155,7 +162,7 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
                 state=job.state,
             )
         statements_for(connection).add_entries([job.pk])
-        job = _one(job.pk, alias).get()
+        job = _steered(job.pk, alias).get()
         announce(job.namespace, alias)
     return job
 
@@ -169,7 +176,7 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
     """
     job_id, alias = _pk(id), database(using)
     with transaction(alias) as connection:
-        job = _one(job_id, alias).first() if job_id else None
+        job = _steered(job_id, alias).first() if job_id else None
         if job is None:
             raise JobDoesNotExist(job_id=str(id))
         now = now_expression(connection)
@@ -187,7 +194,7 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
                 job_id=job.pk,
                 state=job.state,
             )
-        return _one(job.pk, alias).get()
+        return _steered(job.pk, alias).get()
 
 
 def get_job(id: JobRef, *, using: str | None = None) -> Job | None:
@@ -248,6 +255,22 @@ def _one(id: UUID, using: str) -> JobQuerySet:
     return jobs.filter(pk=id)
 
 
+def _steered(id: UUID, using: str) -> JobQuerySet:
+    """Return the job without its JSON, read when it is asked for: a row edited by hand into
+    something unreadable must still be one that can be cancelled, requeued and resolved.
+    """
+    return _one(id, using).defer("target", "payload", "meta")
+
+
+def _readable(id: UUID, using: str) -> Job:
+    try:
+        return _one(id, using).get()
+    except ValueError as error:
+        raise InvalidJob(
+            f"job {id} cannot be read, its row was edited by hand: {error}; cancel it instead."
+        ) from error
+
+
 def _with_entry(
     job_id: UUID, using: str, act: Callable[[QuerySet[QueueEntry]], T]
 ) -> tuple[T, Job | None]:
@@ -258,7 +281,7 @@ def _with_entry(
     """
     entries = QueueEntry.objects.using(using).filter(pk=job_id)
     for _ in range(3):
-        result, job = act(entries), _one(job_id, using).first()
+        result, job = act(entries), _steered(job_id, using).first()
         if result or job is None or job.state != State.QUEUED:
             break
     return result, job
@@ -313,7 +336,8 @@ def _update_with_key(
             return jobs.move(edge, **values) if edge else jobs.update(**values)
     except IntegrityError as error:
         others = Job.objects.using(jobs.db).exclude(pk=job.pk)
-        other = others.filter(namespace=job.namespace, key_hash=values["key_hash"]).first()
+        taken = others.filter(namespace=job.namespace, key_hash=values["key_hash"])
+        other = taken.only("pk").first()
         if other is None:
             raise
         raise IdempotencyConflict(
