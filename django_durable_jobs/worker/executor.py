@@ -106,7 +106,7 @@ class ThreadSlots:
                     in_fresh_context(lambda run=run: self._run(run))  # type: ignore[misc]
             except BaseException as error:
                 # Nothing of ours should raise here; whatever it is, the job gets an outcome.
-                self._runner.fail(run, error)
+                self._runner.give_up(run, error)
             self._done(run)
         close_connections()
 
@@ -174,7 +174,7 @@ class LoopSlots:
                     if sensitive in SyncToAsync.context_to_thread_executor:
                         await sync_to_async(close_connections)()
         except BaseException as error:
-            self._runner.fail(run, error)
+            self._runner.give_up(run, error)
         self._done(run)
 
     async def _attempt(self, run: Run) -> None:

@@ -45,7 +45,7 @@ def clean_connections() -> Iterator[None]:
     now = time.monotonic()
     for connection in _opened():
         if now - getattr(connection, "_durable_jobs_used", 0.0) > IDLE_SECONDS:
-            connection.close()
+            _throw_away(connection)
     reset_queries()
     try:
         yield
@@ -59,7 +59,8 @@ def clean_connections() -> Iterator[None]:
 
 def close_connections() -> None:
     """Close every connection of this thread."""
-    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        _throw_away(connection)
 
 
 class _Thread(threading.local):
@@ -134,4 +135,8 @@ def _throw_away(connection: BaseDatabaseWrapper) -> None:
     connection.needs_rollback = False
     connection.closed_in_transaction = False
     connection.run_on_commit = []
-    connection.close()
+    try:
+        connection.close()
+    except Exception:
+        # MySQL's driver refuses to close twice.
+        connection.connection = None

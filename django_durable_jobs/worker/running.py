@@ -130,6 +130,13 @@ class Runner:
             )
         run.outcome = self._failed(run, error)
 
+    def give_up(self, run: Run, error: BaseException) -> None:
+        """See to it that there is an outcome, whatever went wrong around the handler."""
+        if run.outcome is None:
+            self.fail(run, error)
+        else:
+            logger.error("tidying up failed job=%s", run.job.pk, exc_info=error)
+
     # Before the call
 
     def _still_the_same(self, run: Run) -> Handler:
