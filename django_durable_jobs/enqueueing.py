@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from .conf import settings
-from .db import Inserted, NewJob, statements_for, transaction
+from .db import COLUMNS, Inserted, NewJob, statements_for, transaction
 from .errors import DuplicateJob, IdempotencyConflict, InvalidJob
 from .ids import uuid7
 from .jobspec import JobSpec
@@ -198,33 +198,25 @@ def _new_job(spec: JobSpec, id: UUID) -> NewJob:
 
 def _job(spec: JobSpec, new: NewJob, times: Inserted, using: str) -> Job:
     """Return the row just inserted, without reading it again."""
-    job = Job(
-        id=new.id,
-        namespace=spec.namespace,
-        queue=spec.queue,
-        type=spec.type,
-        idempotency_key=spec.idempotency_key,
-        key_hash=new.key_hash,
-        key_scope=spec.key_scope,
-        owner_id=spec.owner_id,
-        project_id=spec.project_id,
-        target=spec.target,
-        target_kind=new.target_kind,
-        target_id=new.target_id,
-        payload=spec.payload,
-        meta=spec.meta,
-        fingerprint=new.fingerprint,
-        priority=spec.priority,
-        run_at=times.run_at,
-        claimable_at=times.run_at,
-        state=State.QUEUED,
-        created_at=times.created_at,
-        updated_at=times.created_at,
-    )
-    job._state.adding = False
-    job._state.db = using
+    values = {
+        **_DEFAULTS,
+        **{name: getattr(new, name) for name in COLUMNS},
+        "target": spec.target,
+        "payload": spec.payload,
+        "meta": spec.meta,
+        "run_at": times.run_at,
+        "claimable_at": times.run_at,
+        "state": State.QUEUED,
+        "created_at": times.created_at,
+        "updated_at": times.created_at,
+    }
+    job = Job.from_db(using, list(values), list(values.values()))
     job.created = True
     return job
+
+
+# All columns, in the order in which the model takes them.
+_DEFAULTS = {field.attname: field.get_default() for field in Job._meta.concrete_fields}
 
 
 def _existing(wanted: Sequence[_Wanted], namespace: str, using: str) -> dict[int, Job]:

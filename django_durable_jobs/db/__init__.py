@@ -11,7 +11,7 @@ from .clock import (
     use_clock,
 )
 from .connections import own_connections, transaction
-from .enqueueing import Inserted, NewJob
+from .enqueueing import COLUMNS, Inserted, NewJob
 from .mysql import MySQLStatements
 from .postgresql import PostgreSQLStatements
 from .reading import Kind
@@ -21,6 +21,7 @@ from .rows import Candidate, Held, Outcome, Survey, Taking, Wanted
 from .statements import Statements
 
 __all__ = [
+    "COLUMNS",
     "FIRST",
     "Candidate",
     "Clock",
