@@ -68,7 +68,7 @@ def test_no_promise_is_broken_in_a_storm(workers: Workers) -> None:
 
 
 def test_the_storm_is_noticed_where_the_fence_is_gone(workers: Workers) -> None:
-    storm = blow(workers, min(SECONDS, 12), DDJ_UNFENCED="1")
+    storm = blow(workers, min(SECONDS, 8), DDJ_UNFENCED="1")
     broken = {violation.split()[0] for violation in storm.violations}
     print(f"  broken: {', '.join(sorted(broken))}")
     assert "INV-1" in broken

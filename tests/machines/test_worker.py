@@ -627,13 +627,14 @@ def test_an_unknown_type_holds_nobody_up(worker: Scheduler) -> None:
     ],
 )
 def test_a_row_edited_into_nonsense_fails_with_what_is_wrong(
-    worker: Scheduler, column: str, value: Any, told: str
+    make: Make, column: str, value: Any, told: str
 ) -> None:
     called = []
     register_handler("it", lambda n: called.append(n))
     bad = make_job(type="it", payload={"n": 1}, target={"kind": "k", "id": "i"})
     Job.objects.filter(pk=bad.pk).update(**{column: value})
     good = enqueue("it", {"n": 2})
+    make(concurrency=1).start()
     bad, good = ended(bad, good)
     assert (bad.state, good.state) == ("failed", "completed")
     assert told in bad.latest_execution.error
@@ -642,7 +643,7 @@ def test_a_row_edited_into_nonsense_fails_with_what_is_wrong(
 
 @pytest.mark.skipif("connection.vendor != 'sqlite'", reason="the others hold JSON to its form")
 @pytest.mark.parametrize("gated", [False, True])
-def test_json_that_cannot_be_read_fails_one_job_alone(worker: Scheduler, gated: bool) -> None:
+def test_json_that_cannot_be_read_fails_one_job_alone(make: Make, gated: bool) -> None:
     options = {"can_run": lambda job: True} if gated else {}
     register_handler("it", lambda n: n, **options)
     bad, good = make_job(type="it", payload={"n": 1}), make_job(type="it", payload={"n": 2})
@@ -652,7 +653,7 @@ def test_json_that_cannot_be_read_fails_one_job_alone(worker: Scheduler, gated: 
             "UPDATE django_durable_jobs_job SET payload = '{' WHERE id = %s", [bad.pk.hex]
         )
         cursor.execute("PRAGMA ignore_check_constraints = 0")
-    worker.start()
+    make(concurrency=1).start()
     until(lambda: not QueueEntry.objects.exists(), "both jobs")
     until(lambda: Job.objects.filter(state="failed").count() == 1, "the failure")
     error = Execution.objects.get(job_id=bad.pk).error

@@ -43,7 +43,7 @@ def test_four_workers_run_each_job_once_and_exceed_no_cap(workers: Workers) -> N
     # Three of the 50 have half of all jobs: in the end there are no others, and the cap of an
     # owner is what holds them back.
     owners = [f"owner-{number:02}" for number in range(50)]
-    jobs = make_jobs(2_000, [*owners, *owners[:3] * 16], seconds=0.02)
+    jobs = make_jobs(2_000, [*owners, *owners[:3] * 16], seconds=0.01)
     pause("default")  # until all four are there: else the first one up has done half of it
     for _ in range(4):
         # Without a lease so short that a machine this busy could miss it. Three of them have

@@ -9,6 +9,7 @@ import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -73,16 +74,16 @@ class Command(BaseCommand):
         )
         self._greet(terminal, scheduler, options)
         stopper = self._stopper
-        stopper.again = scheduler.hurry
         threads = set(threading.enumerate())
-        if not stopper.asked.is_set():
+        _in_background(stopper.call_at_second, scheduler.hurry)
+        if not stopper.asked:
             scheduler.start()
             for wait in (
                 scheduler.wait_until_over,
                 *[scheduler.wait_until_idle] * options["burst"],
             ):
-                threading.Thread(target=stopper.ask_after, args=[wait], daemon=True).start()
-            stopper.asked.wait()
+                _in_background(stopper.ask_after, wait)
+            stopper.wait()
         self._stop(terminal, scheduler, options, asked=stopper.by_signal)
         if scheduler.interrupted or _hold_up(set(threading.enumerate()) - threads):
             # These threads may never end, and would keep the process from ending.
@@ -150,13 +151,32 @@ class Command(BaseCommand):
 
 
 class _Stopper:
-    """Have SIGTERM and SIGINT ask for the end, and a second one end the grace."""
+    """Have SIGTERM and SIGINT ask for the end, and a second one end the grace.
+
+    By queues, since a signal's handler runs in the middle of whatever the main thread does: an
+    Event that is set while that very thread waits for it locks up.
+    """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.by_signal = False
-        self.again: Callable[[], object] = lambda: None
+        self.asked = self.by_signal = False
+        self._once: SimpleQueue[None] = SimpleQueue()
+        self._again: SimpleQueue[None] = SimpleQueue()
         self._previous: dict[int, Any] = {}
+
+    def wait(self) -> None:
+        """Wait until somebody asks for the end."""
+        self._once.get()
+
+    def ask_after(self, wait: Callable[[], object]) -> None:
+        """Ask for the end when ``wait`` returns."""
+        wait()
+        self.asked = True
+        self._once.put(None)
+
+    def call_at_second(self, function: Callable[[], object]) -> None:
+        """Call ``function`` at the second signal."""
+        self._again.get()
+        function()
 
     def __enter__(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -165,17 +185,15 @@ class _Stopper:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-
-    def ask_after(self, wait: Callable[[], object]) -> None:
-        wait()
-        self.asked.set()
+        self._again.put(None)  # for the thread that waits for a second signal: nothing is left
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.by_signal:
-            # Not here: the lock it takes may be held by the very thread that was stopped for this.
-            threading.Thread(target=self.again, daemon=True).start()
-        self.by_signal = True
-        self.asked.set()
+        (self._again if self.by_signal else self._once).put(None)
+        self.asked = self.by_signal = True
+
+
+def _in_background(function: Callable[..., object], *args: object) -> None:
+    threading.Thread(target=function, args=args, daemon=True).start()
 
 
 def _hold_up(threads: Iterable[threading.Thread]) -> bool:
