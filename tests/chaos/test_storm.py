@@ -37,7 +37,7 @@ def blow(workers: Workers, seconds: float, **environment: str) -> Storm:
     return storm
 
 
-def wanted(seconds: float) -> dict[str, float]:
+def wanted(seconds: float) -> dict[str, int]:
     """Return how many of each must have been witnessed for a run of this length to count."""
     least = {
         "kill": 0.08,
@@ -53,7 +53,7 @@ def wanted(seconds: float) -> dict[str, float]:
     }
     if connection.vendor != "sqlite":
         least["sessions"] = 0.04
-    return {name: max(1.0, each * seconds) for name, each in least.items()}
+    return {name: max(1, int(each * seconds)) for name, each in least.items()}
 
 
 def test_no_promise_is_broken_in_a_storm(workers: Workers) -> None:
