@@ -14,7 +14,8 @@ from benchmarks.subjects import SUBJECTS
 class Measurement:
     """One figure: a rate per second, or a list of latencies in ms.
 
-    ``others`` is the share of the CPUs that was busy just before.
+    ``microseconds`` is the processor time of each job, where it was measured; ``others`` the share
+    of the CPUs that was busy just before.
     """
 
     part: str
@@ -22,6 +23,7 @@ class Measurement:
     variant: str
     slots: int | None
     value: Any
+    microseconds: float | None
     others: float
     load: float
 
@@ -60,6 +62,31 @@ def _drains(found: Sequence[Measurement], title: str) -> Iterable[str]:
         rows.append([f"durable-jobs: {words}", *map(_times, durable, rates)])
     rates = [_rate(found, subject="floor", variant="", slots=n) for n in slots]
     rows.append(["durable-jobs: share of plain psycopg", *map(_share, durable, rates)])
+    yield from _table(title, ["slots", *map(str, slots)], rows)
+    yield from _processors(found, title.split(",", 1)[0], slots, columns)
+
+
+def _processors(
+    found: Sequence[Measurement], title: str, slots: list[int], columns: list[tuple[str, str]]
+) -> Iterable[str]:
+    """Show the processor time of each job, which does not depend on how busy the machine is."""
+
+    def each(subject: str, variant: str, n: int) -> float | None:
+        chosen = [m for m in found if (m.subject, m.variant, m.slots) == (subject, variant, n)]
+        values = [m.microseconds for m in chosen if m.microseconds]
+        return statistics.median(values) if values else None
+
+    rows = [
+        [
+            f"{_label(subject)} {variant}".strip(),
+            *(_count(each(subject, variant, n)) for n in slots),
+        ]
+        for subject, variant in columns
+    ]
+    durable = [each("durable", "", n) for n in slots]
+    theirs = [each("procrastinate", "", n) for n in slots]
+    rows.append(["Procrastinate: times durable-jobs", *map(_times, theirs, durable)])
+    title = f"{title}: processor time, worker and database, µs/job"
     yield from _table(title, ["slots", *map(str, slots)], rows)
 
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import django  # noqa: E402
 
 from benchmarks.report import Measurement, tables  # noqa: E402
-from benchmarks.stage import GivenUp, Stage, stage  # noqa: E402
+from benchmarks.stage import Drained, GivenUp, Stage, stage  # noqa: E402
 from benchmarks.subjects import (  # noqa: E402
     DURABLE,
     FLOOR,
@@ -117,12 +117,14 @@ class Run:
             print(" given up", file=sys.stderr)
             self.trouble.append(f"{part}: {label}: {error}")
             return
-        shown = (
-            f"{value:,.0f}/s" if isinstance(value, float) else f"{statistics.median(value):.2f} ms"
-        )
+        each = value.microseconds if isinstance(value, Drained) else None
+        value = value.rate if isinstance(value, Drained) else value
+        rate = isinstance(value, float)
+        shown = f"{value:,.0f}/s" if rate else f"{statistics.median(value):.2f} ms"
+        shown += f", {each:,.0f} µs each" if each else ""
         print(f" {shown} (machine {others:.0%} busy before)", file=sys.stderr)
         self.found.append(
-            Measurement(part, subject.name, variant, slots, value, others, os.getloadavg()[0])
+            Measurement(part, subject.name, variant, slots, value, each, others, os.getloadavg()[0])
         )
 
 
