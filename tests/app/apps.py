@@ -1,4 +1,6 @@
+import faulthandler
 import os
+import signal
 
 from django.apps import AppConfig
 
@@ -11,5 +13,8 @@ class TestAppConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        if os.environ.get("DDJ_LEDGER"):
+            # A worker that does not end when it should can be asked where it stands.
+            faulthandler.register(signal.SIGUSR1)
         if os.environ.get("DDJ_UNFENCED"):
             from tests.app import unfenced  # noqa: F401

@@ -98,6 +98,8 @@ class WorkerProcess:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            self.signal(signal.SIGUSR1)  # it writes where its threads stand
+            time.sleep(0.5)
             raise AssertionError(f"still runs after {seconds:g} s:\n{self.output}") from None
 
     def stop(self, seconds: float = 20.0) -> int:

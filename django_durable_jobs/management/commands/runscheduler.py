@@ -9,7 +9,8 @@ import threading
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,9 @@ from ...worker.terminal import Terminal
 
 # How long threads that handlers left behind may hold up the exit, in seconds.
 LEFT_THREADS = 2.0
+# How often the main thread stops waiting for a moment, in seconds: a signal that comes just as it
+# begins to wait for a lock is heard only when that wait ends.
+LISTEN_EVERY = 0.25
 
 
 class Command(BaseCommand):
@@ -135,7 +139,9 @@ class Command(BaseCommand):
         scheduler.drain()
         if asked:
             terminal.waiting(scheduler.active, grace)
-        scheduler.shutdown(grace)
+        stopping = _in_background(scheduler.shutdown, grace)
+        while stopping.is_alive():
+            stopping.join(LISTEN_EVERY)
         left = scheduler.interrupted
         if left:
             terminal.say(
@@ -165,7 +171,9 @@ class _Stopper:
 
     def wait(self) -> None:
         """Wait until somebody asks for the end."""
-        self._once.get()
+        while True:
+            with suppress(Empty):
+                return self._once.get(timeout=LISTEN_EVERY)
 
     def ask_after(self, wait: Callable[[], object]) -> None:
         """Ask for the end when ``wait`` returns."""
@@ -192,8 +200,10 @@ class _Stopper:
         self.asked = self.by_signal = True
 
 
-def _in_background(function: Callable[..., object], *args: object) -> None:
-    threading.Thread(target=function, args=args, daemon=True).start()
+def _in_background(function: Callable[..., object], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def _hold_up(threads: Iterable[threading.Thread]) -> bool:
