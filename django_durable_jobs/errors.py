@@ -26,6 +26,7 @@ __all__ = [
     "NotQueued",
     "ShutDown",
     "StaleClaim",
+    "TransactionLeftOpen",
     "UnknownSchedule",
     "WrongState",
 ]
@@ -136,6 +137,12 @@ class StaleClaim(_JobError):
     """The execution is no longer active: its claim was lost or settled, nothing was written."""
 
     code = "stale-claim"
+
+
+class TransactionLeftOpen(DurableJobsError):
+    """The handler returned inside a transaction that it had begun: what it wrote is rolled back."""
+
+    code = "transaction-left-open"
 
 
 class DuplicateHandler(DurableJobsError):

@@ -8,6 +8,7 @@ from .holding import NEVER, free_ineligible, free_known, live_types, pause_after
 from .reading import Claimed, load
 from .repairing import Repair, repair
 from .settling import (
+    EXPIRED_AT_ONCE,
     Settlement,
     expire,
     interrupt,
@@ -19,6 +20,7 @@ from .settling import (
 from .taking import ClaimRequest, ClaimResult, claim, peek
 
 __all__ = [
+    "EXPIRED_AT_ONCE",
     "NEVER",
     "ClaimRequest",
     "ClaimResult",

@@ -6,16 +6,16 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from django.db import DatabaseError
+from django.db import DatabaseError, DataError, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
-from ..db import Held, Outcome, is_transient, statements_for
+from ..db import Held, Outcome, statements_for
 from ..models import Worker
 from ..states import InterruptionReason, State
 
 # How many leases that ran out one call ends: so many rows are locked at once.
-_AT_ONCE = 500
+EXPIRED_AT_ONCE = 50
 # One worker holds no more than it has slots.
 _ALL = 100_000
 
@@ -39,8 +39,9 @@ class Settlement:
 def settle_apart(connection: BaseDatabaseWrapper, outcomes: Iterable[Outcome]) -> Settlement:
     """Write outcomes one by one, each in a savepoint: one that is refused harms no neighbour.
 
-    Call it inside a transaction. Raises only what is not an outcome's fault: deadlocks, lock
-    timeouts, lost connections.
+    Call it inside a transaction. Refused is what the database cannot hold (DataError,
+    IntegrityError); raises whatever is not an outcome's fault: deadlocks, a full disk, a server
+    that is read-only, lost connections.
     """
     statements = statements_for(connection)
     done = Settlement()
@@ -49,9 +50,7 @@ def settle_apart(connection: BaseDatabaseWrapper, outcomes: Iterable[Outcome]) -
             with atomic(using=connection.alias):
                 if statements.settle(outcome):
                     done.held.add(outcome.claim_id)
-        except DatabaseError as error:
-            if is_transient(error):
-                raise
+        except (DataError, IntegrityError) as error:
             done.refused.append((outcome, error))
     return done
 
@@ -66,13 +65,13 @@ def interrupt(claim: tuple[uuid.UUID, uuid.UUID], reason: str, *, repeats: bool)
 def expire(
     connection: BaseDatabaseWrapper, namespace: str, *, requeue_unstarted: bool
 ) -> list[Outcome]:
-    """Interrupt what is held by workers whose lease ran out; return what was, 500 at most.
+    """Interrupt what is held by workers whose lease ran out; return what was, 50 at most.
 
     Any worker may do it, at any time: each row is settled only if its lease is still over.
     """
     statements = statements_for(connection)
     done = []
-    for held in statements.held(namespace, late=True, limit=_AT_ONCE):
+    for held in statements.held(namespace, late=True, limit=EXPIRED_AT_ONCE):
         outcome = _abandoned(held, InterruptionReason.WORKER_LOST, requeue_unstarted)
         if statements.settle(outcome, lease_ended=True):
             done.append(outcome)

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..claims import Claimed
 from ..db import statements_for
-from ..errors import DurableJobsError, JobStopped, StaleClaim
+from ..errors import DurableJobsError, JobStopped, ShutDown, StaleClaim
 from ..models import Execution, Job
 from ..strictjson import dumps, normalise, storable_text
 from .scribe import Scribe
@@ -150,4 +150,7 @@ class JobContext:
                 " transaction may hold: record before or after it.",
                 code="record-in-transaction",
             )
-        return self._scribe.write(function)
+        try:
+            return self._scribe.write(function)
+        except ShutDown as error:  # which ended every execution that was left
+            raise StaleClaim(job_id=self.job.pk) from error

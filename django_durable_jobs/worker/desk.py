@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from django.db import DatabaseError, connections
+from django.db import DataError, Error, IntegrityError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import claims, registry
 from ..claims import ClaimRequest, ClaimResult
 from ..conf import settings
-from ..db import Outcome, is_transient, own_connections, statements_for, transaction
+from ..db import Outcome, own_connections, retrying, statements_for, transaction
 from ..db.claiming import BATCH
 from ..retry import repeats_interrupted
 from ..states import InterruptionReason
@@ -91,13 +92,15 @@ class Desk:
         try:
             if result.left_over:
                 self._gate.ask(claims.peek(connections[self._using], request))
-            if not turn.started and not turn.more:
+            if result.paused:
+                turn.look_in = settings.MAX_SLEEP
+            elif not turn.started and not turn.more:
                 turn.look_in = self._look_in()
-        except DatabaseError as error:
+        except Error as error:
             # What was settled and claimed is committed, and is not to be forgotten for this.
             logger.warning("look ahead failed error=%s", error)
             connections[self._using].close_if_unusable_or_obsolete()
-            turn.look_in = 0.0
+            turn.look_in = settings.POLL_INTERVAL
         return turn
 
     def _settle_and_claim(
@@ -114,31 +117,33 @@ class Desk:
                     kept = claims.settle(connection, outcomes)
                     if request is not None:
                         result = claims.claim(connection, request)
-            except DatabaseError as error:
-                if not outcomes or is_transient(error) or not connections[self._using].is_usable():
+            except (DataError, IntegrityError) as error:
+                # An outcome that the database refuses; anything else is the database's trouble.
+                if not outcomes:
                     raise
                 logger.warning("group settlement refused error=%s", error)
                 kept = self._settle_apart(pending)
         for run in finished:
             done = run.settled or run.claimed.claim_id in kept
             (turn.settled if done else turn.lost).append(run)
+        for run in turn.lost:
+            logger.warning(
+                "outcome refused, the claim is not held any more job=%s claim=%s",
+                run.job.pk,
+                run.claimed.claim_id,
+            )
         return result
 
     def _settle_apart(self, pending: Sequence[Run]) -> set[UUID]:
         """Settle one by one; a job whose outcome the database refuses fails with its reason."""
-        runs = {run.claimed.claim_id: run for run in pending}
+        instead: dict[UUID, Outcome] = {}
         with transaction(self._using) as connection:
             done = claims.settle_apart(connection, [run.outcome for run in pending if run.outcome])
             for outcome, error in done.refused:
-                replaced = Outcome(
-                    job_id=outcome.job_id,
-                    claim_id=outcome.claim_id,
-                    edge="fail",
-                    error=describe_exception(error, ERROR_MAX_CHARS),
-                    error_code="outcome-refused",
-                )
-                runs[outcome.claim_id].outcome = replaced
-                done.held.update(claims.settle(connection, [replaced]))
+                instead[outcome.claim_id] = _refused(outcome, error)
+            done.held |= claims.settle(connection, list(instead.values()))
+        for run in pending:
+            run.outcome = instead.get(run.claimed.claim_id, run.outcome)
         return done.held
 
     def _start(self, turn: Turn, result: ClaimResult) -> None:
@@ -146,7 +151,7 @@ class Desk:
             return
         try:
             loaded = claims.load(connections[self._using], result.takings)
-        except DatabaseError:
+        except Error:
             # They are claimed: a session that the database ended meanwhile costs no job.
             connections[self._using].close_if_unusable_or_obsolete()
             loaded = claims.load(connections[self._using], result.takings)
@@ -192,15 +197,17 @@ class Desk:
         moment = statements.next_claimable_at(self._enrolment.namespace, self._enrolment.queues)
         if moment is None:
             return settings.MAX_SLEEP
-        now = statements.clock.now(statements.connection)
-        return min(max((moment - now).total_seconds(), 0.0), settings.MAX_SLEEP)
+        seconds = (moment - statements.clock.now(statements.connection)).total_seconds()
+        # One whose time has come and that the claim did not get to: somebody else holds its row.
+        return min(seconds if seconds > 0 else settings.POLL_INTERVAL, settings.MAX_SLEEP)
 
     def _confirm(self, held: Iterable[UUID]) -> None:
         """Interrupt claims in this worker's name whose commit was never confirmed to it."""
+        namespace = self._enrolment.namespace
         with transaction(self._using) as connection:
-            outcomes = claims.unconfirmed(
-                connection, self._enrolment.namespace, self._enrolment.worker, held
-            )
+            # Behind a commit that may still be under way: it holds this lock.
+            statements_for(connection).lock_namespace(namespace)
+            outcomes = claims.unconfirmed(connection, namespace, self._enrolment.worker, held)
         for outcome in outcomes:
             logger.warning("claim unconfirmed job=%s claim=%s", outcome.job_id, outcome.claim_id)
 
@@ -210,15 +217,43 @@ class Desk:
         Returns what was written: the outcome of one that ended just now; one that has not begun
         is released, unless it begins at this very moment; else interrupted.
         """
-        written = []
+        runs = sorted(left, key=lambda run: run.job.pk)
+        try:
+            return retrying(lambda: self._sign_off(runs))
+        except Error as error:
+            # A dropped session, perhaps; what these jobs came to is worth a second one.
+            logger.warning("sign off failed, once more error=%s", error)
+            connections[self._using].close()
+            return self._sign_off(runs)
+
+    def _sign_off(self, left: Iterable[Run]) -> list[Outcome]:
         with transaction(self._using) as connection:
-            for run in sorted(left, key=lambda run: run.job.pk):
-                for outcome in _last_outcomes(run):
-                    if claims.settle(connection, [outcome]):
-                        written.append(outcome)
-                        break
+            written = [outcome for run in left if (outcome := _last_written(connection, run))]
             self._enrolment.leave(connection)
         return written
+
+
+def _last_written(connection: BaseDatabaseWrapper, run: Run) -> Outcome | None:
+    """Write the first of a run's last outcomes that the database takes; return it."""
+    for outcome in _last_outcomes(run):
+        done = claims.settle_apart(connection, [outcome])
+        for refused, error in done.refused:
+            outcome = _refused(refused, error)
+            done.held |= claims.settle(connection, [outcome])
+        if done.held:
+            return outcome
+    return None
+
+
+def _refused(outcome: Outcome, error: Exception) -> Outcome:
+    """Return what becomes of a job whose outcome the database refuses: it failed, for that."""
+    return Outcome(
+        job_id=outcome.job_id,
+        claim_id=outcome.claim_id,
+        edge="fail",
+        error=describe_exception(error, ERROR_MAX_CHARS),
+        error_code="outcome-refused",
+    )
 
 
 def _last_outcomes(run: Run) -> list[Outcome]:

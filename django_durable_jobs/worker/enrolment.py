@@ -12,7 +12,7 @@ from ..claims import free_known
 from ..db import current_clock, now_expression, transaction
 from ..models import Worker
 from .identity import this_process
-from .recovery import recover
+from .recovery import bury_the_gone
 
 
 class Enrolment:
@@ -42,16 +42,21 @@ class Enrolment:
             self._insert(connection)
         with transaction(self.using) as connection:
             free_known(connection, self.namespace, registry.types())
-        recover(self.using, self.namespace, but=self.worker)
+        # By proof only: whose lease has run out may be about to renew it, after an outage.
+        bury_the_gone(self.using, self.namespace, but=self.worker)
 
     def tell_types(self) -> None:
         """Write which types this worker knows now, and free what waited for one of them."""
         self.changed = False
         types = sorted(registry.types())
-        with transaction(self.using):
-            Worker.objects.using(self.using).filter(pk=self.worker).update(types=types)
-        with transaction(self.using) as connection:
-            free_known(connection, self.namespace, types)
+        try:
+            with transaction(self.using):
+                Worker.objects.using(self.using).filter(pk=self.worker).update(types=types)
+            with transaction(self.using) as connection:
+                free_known(connection, self.namespace, types)
+        except BaseException:
+            self.changed = True
+            raise
 
     def leave(self, connection: BaseDatabaseWrapper) -> None:
         """Write that the worker has stopped, inside the caller's transaction."""
@@ -64,7 +69,8 @@ class Enrolment:
     def _insert(self, connection: BaseDatabaseWrapper) -> None:
         now = current_clock().now(connection)
         me = this_process()
-        Worker.objects.using(self.using).create(
+        # Saved, not created: enrolling again after trouble half-way finds the row there.
+        worker = Worker(
             id=self.worker,
             namespace=self.namespace,
             host=me.host,
@@ -80,6 +86,7 @@ class Enrolment:
             concurrency=self.slots,
             version=_version(),
         )
+        worker.save(using=self.using)
 
 
 def _version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
@@ -11,8 +12,11 @@ from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
+from ..errors import TransactionLeftOpen
 from .isolation import clean_connections, close_connections, in_fresh_context
-from .running import Run, Runner
+from .running import Arguments, Run, Runner, given_back
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[Run], object]
 
@@ -61,14 +65,22 @@ class Executor:
                 self._none_runs.set()
 
     def _set_going(self, runs: Iterable[Run]) -> None:
-        for_loop = []
+        for_loop = [run for run in runs if run.handler is not None and run.handler.is_async]
         for run in runs:
-            if run.handler is not None and run.handler.is_async:
-                for_loop.append(run)
-            else:
-                self._threads.submit(run)
+            if run not in for_loop:
+                self._try(self._threads.submit, [run])
         if for_loop:
-            self._loop.submit(for_loop)
+            self._try(self._loop.submit, for_loop)
+
+    def _try(self, submit: Callable[[list[Run]], object], runs: list[Run]) -> None:
+        """Have the runs begun; where that fails (no more threads, say) give their claims back."""
+        try:
+            submit(runs)
+        except Exception:
+            logger.exception("jobs could not be begun, they are given back count=%s", len(runs))
+            for run in runs:
+                run.outcome = given_back(run)
+                self._ended(run)
 
     def close(self) -> None:
         """Let the idle end; what hangs does not hold anybody up (the threads are daemons)."""
@@ -86,13 +98,17 @@ class ThreadSlots:
         self._queue: SimpleQueue[Run | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def submit(self, run: Run) -> None:
+    def submit(self, runs: list[Run]) -> None:
+        for run in runs:
+            self._submit(run)
+
+    def _submit(self, run: Run) -> None:
         if len(self._threads) < self._slots:
             thread = threading.Thread(
                 target=self._work, name=f"slot-{len(self._threads) + 1}", daemon=True
             )
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
         self._queue.put(run)
 
     def close(self) -> None:
@@ -102,11 +118,14 @@ class ThreadSlots:
     def _work(self) -> None:
         while (run := self._queue.get()) is not None:
             try:
-                with clean_connections():
+                with clean_connections() as lent:
                     in_fresh_context(lambda run=run: self._run(run))  # type: ignore[misc]
             except BaseException as error:
                 # Nothing of ours should raise here; whatever it is, the job gets an outcome.
                 self._runner.give_up(run, error)
+            else:
+                if lent.left_open and run.handler_returned:
+                    self._runner.fail(run, TransactionLeftOpen())
             self._done(run)
         close_connections()
 
@@ -123,6 +142,7 @@ class LoopSlots:
         self._runner = runner
         self._done = done
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, runs: list[Run]) -> None:
@@ -136,12 +156,15 @@ class LoopSlots:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, self._loop)
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.run_forever()
-        finally:
-            loop.close()
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._over:
+            try:
+                loop.run_forever()
+            except BaseException:
+                # A SystemExit in a task that a handler began: asyncio lets it end the loop, but
+                # the loop is not that handler's alone.
+                logger.exception("event loop disturbed")
+        loop.close()
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Cancel what still runs (it was interrupted already), give it a moment, and stop."""
@@ -153,6 +176,7 @@ class LoopSlots:
             if tasks:
                 await asyncio.wait(tasks, timeout=CANCELLED_IN)
             await loop.shutdown_asyncgens()
+            self._over = True
             loop.stop()
 
         self._tasks.add(loop.create_task(cancelled()))  # a loop itself holds tasks weakly
@@ -177,11 +201,19 @@ class LoopSlots:
             self._runner.give_up(run, error)
         self._done(run)
 
+    def _prepare_apart(self, run: Run) -> Arguments | None:
+        """Prepare on a thread of a pool, which is left without connections and context."""
+        try:
+            with clean_connections():
+                return in_fresh_context(lambda: self._runner.prepare(run))
+        finally:
+            close_connections()
+
     async def _attempt(self, run: Run) -> None:
         if run.claimed.started:
             arguments = self._runner.prepare(run)
         else:  # asks can_run and waits for the scribe
-            prepare = sync_to_async(self._runner.prepare, thread_sensitive=False)
+            prepare = sync_to_async(self._prepare_apart, thread_sensitive=False)
             arguments = await prepare(run)
         if arguments is None:
             return

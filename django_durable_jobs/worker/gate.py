@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 # A yes that no claim used within so many seconds is asked again.
 APPROVAL_SECONDS = 5.0
+# Nor is a no asked about again for so long, also where the job could not be put off, because
+# somebody else holds its row.
+REFUSAL_SECONDS = 1.0
 
 
 class Gate:
@@ -40,6 +43,7 @@ class Gate:
         self._closed = False
         self._asked: set[UUID] = set()
         self._approved: dict[UUID, float] = {}
+        self._refused: dict[UUID, float] = {}
         self._questions: SimpleQueue[UUID | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -54,7 +58,8 @@ class Gate:
     def busy(self) -> bool:
         """Whether an answer is outstanding, or one was given that no claim has used."""
         with self._lock:
-            return bool(self._asked or self._approved)
+            now = time.monotonic()
+            return bool(self._asked) or any(until > now for until in self._approved.values())
 
     def used(self, ids: Iterable[UUID]) -> None:
         """Forget the approvals of jobs that were claimed."""
@@ -65,7 +70,14 @@ class Gate:
     def ask(self, ids: Iterable[UUID]) -> None:
         """Ask about jobs that were not asked about yet; ``answered`` is called after each."""
         with self._lock:
-            new = [id for id in ids if id not in self._asked and id not in self._approved]
+            now = time.monotonic()
+            new = [
+                id
+                for id in ids
+                if id not in self._asked
+                and self._approved.get(id, 0.0) <= now
+                and self._refused.get(id, 0.0) <= now
+            ]
             self._asked.update(new)
             if new and self._thread is None:
                 # A daemon: a can_run that never answers must not keep the process from ending.
@@ -87,23 +99,34 @@ class Gate:
     def _ask(self, id: UUID) -> None:
         may = False
         try:
-            with clean_connections():
-                job = Job.objects.using(self._using).filter(pk=id, state=State.QUEUED).first()
-                handler = registry.get(job.type) if job is not None else None
-                if job is None or handler is None or handler.can_run is None:
-                    return
-                may = in_fresh_context(lambda: ask(handler, job))
-            if not may and not self._closed:
-                self._scribe.write(
-                    lambda connection: put_off(connection, job, longest=self._longest)
-                )
+            may = self._judge(id)
         except Exception:
-            # An unreadable row cannot be judged: the claim takes it, and it fails as it should.
+            # A row that cannot be read cannot be judged: the claim takes it, it is asked again
+            # there, and it fails as it should.
             logger.exception("can_run could not be asked job=%s", id)
             may = True
         finally:
+            now = time.monotonic()
             with self._lock:
                 self._asked.discard(id)
                 if may:
-                    self._approved[id] = time.monotonic() + APPROVAL_SECONDS
-        self._answered()
+                    self._approved[id] = now + APPROVAL_SECONDS
+                else:
+                    self._refused = {i: until for i, until in self._refused.items() if until > now}
+                    self._refused[id] = now + REFUSAL_SECONDS
+            self._answered()
+
+    def _judge(self, id: UUID) -> bool:
+        """Ask about a job, and put it off after a no."""
+        with clean_connections():
+            job = Job.objects.using(self._using).filter(pk=id, state=State.QUEUED).first()
+            handler = registry.get(job.type) if job is not None else None
+            if job is None or handler is None or handler.can_run is None:
+                return False
+            may = in_fresh_context(lambda: ask(handler, job))
+        if not may and not self._closed:
+            try:
+                self._scribe.write(lambda c: put_off(c, job, longest=self._longest))
+            except Exception:
+                logger.exception("job could not be put off job=%s", id)
+        return may

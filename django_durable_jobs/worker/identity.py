@@ -44,7 +44,22 @@ def is_gone(other: Identity) -> bool:
     if other.boot_id != here.boot_id:
         # The same host name booted again; but another machine may bear the name as well.
         return False
-    return _process_start(other.pid) != other.process_start
+    start = _process_start(other.pid)
+    if start:
+        return start != other.process_start
+    # Nothing to be read may mean that another user's processes are hidden from this one.
+    return _has_ended(other.pid)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    # Still there for its parent to collect, but it runs nothing any more.
+    return _state(pid) in ("Z", "X")
 
 
 def _boot_id() -> str:
@@ -59,11 +74,19 @@ def _pid_namespace() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """Return when the process started, in the kernel's ticks since boot; "" where it is gone."""
+    """Return when a live process started, in the kernel's ticks since boot; "" if unknown."""
+    fields = _stat(pid)
+    return fields[19] if len(fields) > 19 and fields[0] not in ("Z", "X") else ""
+
+
+def _state(pid: int) -> str:
+    """Return the kernel's letter for the process' state, "" if unknown."""
+    return next(iter(_stat(pid)), "")
+
+
+def _stat(pid: int) -> list[str]:
     # The command's name stands in parentheses and may hold anything, blanks included.
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    # A zombie (Z) or dead (X) process runs nothing any more.
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _read(path: str) -> str:

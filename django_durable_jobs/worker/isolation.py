@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.db import connections, reset_queries
@@ -33,13 +34,21 @@ def in_fresh_context(function: Callable[[], T]) -> T:
     return contextvars.Context().run(function)
 
 
+@dataclass(slots=True)
+class Lent:
+    """What came back: ``left_open`` says that a transaction was, and what it wrote is lost."""
+
+    left_open: bool = False
+
+
 @contextmanager
-def clean_connections() -> Iterator[None]:
+def clean_connections() -> Iterator[Lent]:
     """Lend the thread's connections to a handler; keep those that come back as they went.
 
     Thrown away are connections that come back closed inside a transaction, in a transaction, out
     of autocommit, broken, or after a statement that leaves traces in the session.
     """
+    lent = Lent()
     marks = _watched()
     marks.clear()
     now = time.monotonic()
@@ -48,9 +57,10 @@ def clean_connections() -> Iterator[None]:
             _throw_away(connection)
     reset_queries()
     try:
-        yield
+        yield lent
     finally:
         for connection in _opened():
+            lent.left_open = lent.left_open or connection.in_atomic_block
             if connection.alias in marks or _is_soiled(connection):
                 _throw_away(connection)
             else:

@@ -6,15 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..claims import Repair, repair
-from ..db import now_expression, own_connections, statements_for, transaction
+from ..claims import EXPIRED_AT_ONCE, Repair, repair
+from ..db import current_clock, now_expression, own_connections, statements_for, transaction
 from ..models import Worker
-from .recovery import recover
+from .recovery import bury_the_gone, end_late_leases
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +61,16 @@ class Keeper:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         # After a gap of its own (a paused machine, a database outage) a worker does not judge
-        # others until one lease has passed: they had the same gap, and renew first.
-        self._kept_at = time.monotonic()
-        self._judges_from = self._kept_at
+        # others until one lease has passed: they had the same gap, and renew first. Told by the
+        # database's clock, since a host's may stand still while its machine sleeps.
+        self._kept_at: datetime | None = None
+        self._judges_from = datetime.max.replace(tzinfo=UTC)
+        self._gap = max(lease - interval, 1.5 * interval)
+        self._in_haste = False
         self._repaired: Repair | None = None
-        self._repairs_from = self._kept_at
+        self._repairs_from = 0.0
 
     def start(self) -> None:
-        self._kept_at = self._judges_from = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -77,7 +81,7 @@ class Keeper:
     def _run(self) -> None:
         with own_connections(self._using, idle_limit=self._lease) as connection:
             troubled = False
-            while not self._stopped.wait(self._interval):
+            while not self._stopped.wait(0 if self._in_haste else self._interval):
                 try:
                     self.keep(connection)
                     troubled = False
@@ -85,26 +89,37 @@ class Keeper:
                     if not troubled:
                         logger.warning("heartbeat failed worker=%s error=%s", self._worker, error)
                     troubled = True
-                    connection.close()
+                    self._in_haste = False
+                    with suppress(Exception):  # whatever the driver says, the next beat goes on
+                        connection.close()
 
     def keep(self, connection: BaseDatabaseWrapper) -> None:
         """Renew what this worker holds, say that it lives, and look after the dead."""
-        now = time.monotonic()
-        if now - self._kept_at > self._lease:
-            logger.warning("gap worker=%s seconds=%.1f", self._worker, now - self._kept_at)
-            self._judges_from = now + self._lease
         held = self._duties.held()
         with transaction(self._using):
             kept = statements_for(connection).renew(held, lease=self._lease) if held else set()
             beat(connection, self._worker, self._duties.figures())
-        self._kept_at = now
+        now = current_clock().now(connection)
+        self._mind_the_gap(now)
         if gone := [claim_id for _, claim_id in held if claim_id not in kept]:
             self._duties.lost(gone)
-        if now >= self._judges_from and recover(self._using, self._namespace, but=self._worker):
+        found = bury_the_gone(self._using, self._namespace, but=self._worker)
+        late = end_late_leases(self._using, self._namespace) if now >= self._judges_from else 0
+        if found + late:
             self._duties.freed()
-        if now >= self._repairs_from:
+        self._in_haste = late >= EXPIRED_AT_ONCE
+        if time.monotonic() >= self._repairs_from:
             self._repair(connection)
             self._repairs_from = time.monotonic() + REPAIR_INTERVAL
+
+    def _mind_the_gap(self, now: datetime) -> None:
+        """Take note of this sign of life, and of how long after the last one it came."""
+        if self._kept_at is None:
+            self._judges_from = now + timedelta(seconds=self._interval)
+        elif (gap := (now - self._kept_at).total_seconds()) > self._gap:
+            logger.warning("gap worker=%s seconds=%.1f", self._worker, gap)
+            self._judges_from = now + timedelta(seconds=self._lease)
+        self._kept_at = now
 
     def _repair(self, connection: BaseDatabaseWrapper) -> None:
         """Mend the next stretch of the tables, where something was edited by hand."""

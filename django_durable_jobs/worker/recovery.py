@@ -20,27 +20,32 @@ logger = logging.getLogger(__name__)
 _LIVE = (Worker.Status.RUNNING, Worker.Status.DRAINING)
 
 
-def recover(using: str, namespace: str, *, but: UUID) -> int:
-    """Interrupt what workers held that are gone; return how many executions that were.
+def bury_the_gone(using: str, namespace: str, *, but: UUID) -> int:
+    """Interrupt what workers held whose processes are proven to be gone from this host.
 
-    Any worker does it, whoever comes first: at once where the process is proven to be gone from
-    this host, else when the lease has run out. ``but`` is the worker that recovers.
+    Any worker does it, whoever comes first. ``but`` is the worker that does. Returns how many
+    executions were interrupted.
+    """
+    rows = Worker.objects.using(using).filter(namespace=namespace, state__in=_LIVE)
+    return sum(_bury(row, using) for row in rows.exclude(pk=but) if is_gone(_identity(row)))
+
+
+def end_late_leases(using: str, namespace: str) -> int:
+    """Interrupt what is held under leases that have run out; return how many, 50 at most.
+
+    No more at once, so that whoever does it can renew its own in between.
     """
     requeue_unstarted = settings.RECOVER_UNSTARTED == "requeue"
-    found = 0
-    rows = Worker.objects.using(using).filter(namespace=namespace, state__in=_LIVE)
-    for row in rows.exclude(pk=but):
-        if is_gone(_identity(row)):
-            found += _bury(row, using, requeue_unstarted=requeue_unstarted)
     with transaction(using) as connection:
         expired = expire(connection, namespace, requeue_unstarted=requeue_unstarted)
     for outcome in expired:
         logger.warning("worker lost job=%s claim=%s", outcome.job_id, outcome.claim_id)
     _mark_lost(using, namespace)
-    return found + len(expired)
+    return len(expired)
 
 
-def _bury(row: Worker, using: str, *, requeue_unstarted: bool) -> int:
+def _bury(row: Worker, using: str) -> int:
+    requeue_unstarted = settings.RECOVER_UNSTARTED == "requeue"
     with transaction(using) as connection:
         done = interrupt_worker(
             connection,

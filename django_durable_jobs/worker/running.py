@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError
+from django.db import Error
 from django.db import transaction as django_transaction
 
 from .. import registry
@@ -33,6 +33,9 @@ TRACEBACK_MAX_CHARS = 64 * 1_024
 RELEASED_FOR = 1.0
 
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 @dataclass(slots=True)
 class Run:
     """One claimed job on its way through a worker.
@@ -52,6 +55,12 @@ class Run:
     @property
     def job(self) -> Job:
         return self.claimed.job
+
+    @property
+    def handler_returned(self) -> bool:
+        """Whether the handler came to its end, and its outcome is not written yet."""
+        done = self.outcome is not None and self.outcome.edge == "complete"
+        return done and not self.settled
 
     @property
     def seconds(self) -> float:
@@ -79,7 +88,7 @@ class Runner:
     longest_pause: float
     draining: Callable[[], bool]
 
-    def prepare(self, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def prepare(self, run: Run) -> Arguments | None:
         """Do everything before the call; return its arguments, or None with the outcome set."""
         try:
             handler = self._still_the_same(run)
@@ -93,14 +102,14 @@ class Runner:
         except Lost:
             run.outcome = None
         except InvalidJob as error:
-            run.outcome = self._failed(run, error, traceback=False)
-        except DatabaseError:
+            run.outcome = self._failed(run, error, traceback=False, final=True)
+        except Error:
             # The handler was not called, so the job may as well run another time.
             logger.exception("not started job=%s type=%s", run.job.pk, run.job.type)
-            run.outcome = self._outcome(run, "release", delay=RELEASED_FOR)
+            run.outcome = given_back(run)
         return None
 
-    def call(self, run: Run, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def call(self, run: Run, arguments: Arguments) -> None:
         """Call an ordinary handler and set the outcome."""
         assert run.handler is not None
         args, kwargs = arguments
@@ -112,7 +121,11 @@ class Runner:
         except Lost:
             run.outcome = None
         except BaseException as error:
-            self.fail(run, error)
+            if run.settled:
+                # Committed, the settlement with it: what raised is a hook of the handler's.
+                logger.exception("on_commit hook failed job=%s", run.job.pk)
+            else:
+                self.fail(run, error)
 
     def finish(self, run: Run, result: Any) -> None:
         """Set the outcome of a handler that returned."""
@@ -165,7 +178,7 @@ class Runner:
             raise Lost
         run.claimed.started = True
 
-    def _arguments(self, run: Run, handler: Handler) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, run: Run, handler: Handler) -> Arguments:
         if run.claimed.unreadable:
             raise InvalidJob(run.claimed.unreadable)
         args, kwargs = handler.parameters.arguments(copy.deepcopy(run.job.payload))
@@ -178,7 +191,14 @@ class Runner:
     def _call_atomic(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call the handler and settle in one transaction on its own connection, or not at all."""
         assert run.handler is not None
+        outcomes: list[Outcome] = []
+
+        def committed() -> None:
+            run.outcome, run.settled = outcomes[0], True
+
         with transaction(self.using) as connection:
+            # Before any hook of the handler's, which may raise.
+            connection.on_commit(lambda: committed() if outcomes else None)
             outcome = self._completed(run, run.handler.function(*args, **kwargs))
             if outcome.edge != "complete":
                 django_transaction.set_rollback(True, using=self.using)
@@ -186,7 +206,7 @@ class Runner:
                 return
             if not statements_for(connection).settle(outcome):
                 raise Lost
-        run.outcome, run.settled = outcome, True
+            outcomes.append(outcome)
 
     # After the call
 
@@ -213,8 +233,8 @@ class Runner:
             "error_code": error.code if isinstance(error, DurableJobsError) else "",
             "traceback": format_traceback(error, TRACEBACK_MAX_CHARS) if traceback else "",
         }
-        if final or run.handler is None or isinstance(error, InvalidJob):
-            if isinstance(error, InvalidJob):
+        if final or run.handler is None:
+            if isinstance(error, InvalidJob):  # ours, and says it all
                 told["error"] = storable_text(str(error), ERROR_MAX_CHARS)
             return self._outcome(run, "fail", **told)
         decision = decide(
@@ -234,6 +254,13 @@ class Runner:
     @staticmethod
     def _outcome(run: Run, edge: str, **told: Any) -> Outcome:
         return Outcome(job_id=run.job.pk, claim_id=run.claimed.claim_id, edge=edge, **told)
+
+
+def given_back(run: Run) -> Outcome:
+    """Return the outcome of a run whose handler was not called: another time, in a moment."""
+    return Outcome(
+        job_id=run.job.pk, claim_id=run.claimed.claim_id, edge="release", delay=RELEASED_FOR
+    )
 
 
 def ask(handler: Handler, job: Job) -> bool:

@@ -104,6 +104,7 @@ class Scheduler:
             interval=settings.HEARTBEAT,
         )
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._stopped = threading.Event()
         self._forget: list[Callable[[], object]] = []
 
     # The public calls
@@ -142,29 +143,34 @@ class Scheduler:
     def shutdown(self, grace: float | None = None) -> None:
         """Claim nothing more, wait ``grace`` seconds for what runs, interrupt the rest, stop.
 
-        Returns when everything is written; a second call does nothing. ``grace`` None is the
-        setting SHUTDOWN_GRACE.
+        Returns when everything is written, also where another thread does it. ``grace`` None is
+        the setting SHUTDOWN_GRACE.
         """
         self.drain()
+        if self._end_grace(grace):
+            self._wake.set()
+            self._thread.join()
+            for forget in self._forget:
+                forget()
+            self._keeper.stop()  # also where the thread ended by a fault
+            self._gate.close()
+            self._executor.close()
+            self._scribe.close()
+            self._stopped.set()
+        elif self._opened:
+            self._stopped.wait()
+
+    def _end_grace(self, grace: float | None) -> bool:
+        """Wait for what runs; tell whether it is the caller who closes this scheduler."""
         with self._lock:
-            if self._closed or not self._opened:
-                self._closed = True
-                return
             deadline = time.monotonic() + (settings.SHUTDOWN_GRACE if grace is None else grace)
             # A claim that is under way was begun before: what it takes has the grace too.
             while (self._active or self._claiming) and not self._hurried:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
-            self._closed = True
-        self._wake.set()
-        self._thread.join()
-        for forget in self._forget:
-            forget()
-        self._keeper.stop()  # also where the thread ended by a fault
-        self._gate.close()
-        self._executor.close()
-        self._scribe.close()
+            first, self._closed = not self._closed and self._opened, True
+        return first
 
     def hurry(self) -> None:
         """End the grace of a ``shutdown`` that waits in another thread."""
@@ -338,6 +344,8 @@ class Scheduler:
 
     def _heard(self, namespace: str) -> None:
         if namespace in ("", self.namespace):
+            with self._lock:
+                self._idle = False
             self._wake.set()
 
     def _handlers_changed(self) -> None:
@@ -352,7 +360,7 @@ class Scheduler:
         with self._lock:
             runs = [self._active[claim] for claim in claims if claim in self._active]
         for run in runs:
-            if run.outcome is None:
+            if run.outcome is None and not run.context.should_stop:
                 logger.warning("claim lost job=%s claim=%s", run.job.pk, run.claimed.claim_id)
                 run.context.stop()
 

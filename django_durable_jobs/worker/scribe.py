@@ -11,6 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..conf import settings
 from ..db import own_connections, transaction
+from ..errors import ShutDown
 
 T = TypeVar("T")
 
@@ -29,8 +30,15 @@ class Scribe:
         self._opened = False
 
     def write(self, function: Callable[[BaseDatabaseWrapper], T]) -> T:
-        """Run ``function`` in a transaction of the scribe's and return what it returns."""
-        return self._pool.submit(self._run, function).result()
+        """Run ``function`` in a transaction of the scribe's and return what it returns.
+
+        Raises ShutDown once the scribe was closed.
+        """
+        try:
+            future = self._pool.submit(self._run, function)
+        except RuntimeError as error:  # the pool's way to say that it was shut down
+            raise ShutDown from error
+        return future.result()
 
     def close(self) -> None:
         """Close the connection and end the thread, once it has written what it was given."""

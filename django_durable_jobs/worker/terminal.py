@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from django.utils import timezone
 from ..db import Outcome
 from .desk import Turn
 from .running import Run
+
+logger = logging.getLogger(__name__)
 
 # Told apart by sign and word, not by colour alone.
 _SIGNS = {
@@ -42,6 +45,7 @@ class Terminal:
         self._verbosity = verbosity
         self._json = json_lines
         self._lock = threading.Lock()
+        self._mute = False
 
     def say(self, event: str, text: str, /, *, kind: str = "", **facts: Any) -> None:
         """Write one line: ``text`` for people, ``event`` and ``facts`` for machines."""
@@ -65,8 +69,15 @@ class Terminal:
 
     def _write(self, lines: Sequence[str]) -> None:
         with self._lock:
-            self._out.write("\n".join(lines) + "\n")
-            self._out.flush()
+            if self._mute:
+                return
+            try:
+                self._out.write("\n".join(lines) + "\n")
+                self._out.flush()
+            except (OSError, ValueError) as error:
+                # Closed, or of an encoding that lacks a sign: no reason to stop working.
+                self._mute = True
+                logger.warning("terminal lost, the worker goes on silently error=%s", error)
 
     def troubled(self, error: str) -> None:
         """Tell of trouble with the database."""

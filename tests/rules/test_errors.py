@@ -38,6 +38,7 @@ CODES = {
     "NotQueued": "not-queued",
     "ShutDown": "shut-down",
     "WrongState": "wrong-state",
+    "TransactionLeftOpen": "transaction-left-open",
     "StaleClaim": "stale-claim",
     "UnknownSchedule": "unknown-schedule",
 }

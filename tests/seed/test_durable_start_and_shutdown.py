@@ -217,7 +217,7 @@ def test_shutdown_that_cannot_write_returns_all_the_same(
         raise OperationalError("the server went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "settle", fails)
+        patch.setattr(claims, "settle_apart", fails)
         works.shutdown(grace=0)
     assert works.status()["closed"]
     assert "went away" in works.status()["error"]

@@ -28,6 +28,8 @@ LEFT_THREADS = 2.0
 # How often the main thread stops waiting for a moment, in seconds: a signal that comes just as it
 # begins to wait for a lock is heard only when that wait ends.
 LISTEN_EVERY = 0.25
+# How long a sign-off may take after a second signal, in seconds.
+HURRIED = 5.0
 
 
 class Command(BaseCommand):
@@ -43,6 +45,11 @@ class Command(BaseCommand):
         parser.add_argument("--burst", action="store_true", help="stop when nothing is due")
         parser.add_argument("--grace", type=float, help="seconds for running jobs at a stop")
         parser.add_argument("--log-format", choices=("text", "json"), default="text")
+
+    def get_check_kwargs(self, options: dict[str, Any]) -> Any:
+        # The check of the database's version runs only where an alias is named.
+        alias = options["database"] or database()
+        return {**super().get_check_kwargs(options), "databases": [alias]}
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         # From here on, the system checks included: a process that is told to stop while it
@@ -79,7 +86,7 @@ class Command(BaseCommand):
         self._greet(terminal, scheduler, options)
         stopper = self._stopper
         threads = set(threading.enumerate())
-        _in_background(stopper.call_at_second, scheduler.hurry)
+        _in_background(stopper.call_at_second, lambda: _hurry(scheduler))
         if not stopper.asked:
             scheduler.start()
             for wait in (
@@ -198,6 +205,13 @@ class _Stopper:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         (self._again if self.by_signal else self._once).put(None)
         self.asked = self.by_signal = True
+
+
+def _hurry(scheduler: Scheduler) -> None:
+    """End the grace; and the process, should the database not answer to the sign-off."""
+    scheduler.hurry()
+    if not scheduler.wait_until_over(HURRIED):
+        os._exit(1)
 
 
 def _in_background(function: Callable[..., object], *args: object) -> threading.Thread:
