@@ -148,13 +148,12 @@ class _Look:
         """Choose jobs whose rows nobody else holds: in place of a held one its owner's next."""
         while True:
             chosen, last = self.choose()
-            ids = [candidate.job_id for candidate in chosen]
-            if not ids or self.statements.heads_lock:
+            if not chosen or self.statements.heads_lock:
                 return chosen, last
-            held = set(ids) - self.statements.lock_entries(ids)
-            if not held:
+            locked = self.statements.lock_candidates(chosen)
+            if len(locked) == len(chosen):
                 return chosen, last
-            self.skip += sorted(held)
+            self.skip += sorted(c.job_id for c in chosen if c.job_id not in locked)
 
     def choose(self) -> tuple[list[Candidate], str]:
         """Return the jobs that the free slots go to, and the new turn."""

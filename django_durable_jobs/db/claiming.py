@@ -163,7 +163,7 @@ class ClaimStatements(Session):
         """Return the first ``each`` due entries of each owner, only ``wanted`` ones where given.
 
         With ``lock``, a database that can lock what it finds and pass over what others hold does
-        so; the others lock by ``lock_entries`` and look again without what they could not have
+        so; the others lock by ``lock_candidates`` and look again without what they could not have
         (``skip``).
         """
         chosen, params = self._chosen(wanted, skip)
@@ -199,6 +199,24 @@ class ClaimStatements(Session):
         job_id = as_uuid(row[0])
         order = (row[5], row[6], row[7], job_id.bytes)
         return Candidate(job_id, row[1], queue, row[2], row[3], row[4], order)
+
+    def lock_candidates(self, candidates: Sequence[Candidate]) -> set[uuid.UUID]:
+        """Lock these entries; return those that nobody else has locked or changed meanwhile.
+
+        For databases whose ``heads`` does not lock what it finds: a replace may have been
+        committed since, which makes the job another owner's or one of a gated type.
+        """
+        locked: set[uuid.UUID] = set()
+        seen = {c.job_id: (c.owner_id, c.queue, c.type) for c in candidates}
+        for values in self.batches(self.keys(seen)):
+            rows = self.execute(
+                f"SELECT job_id, owner_id, queue, type FROM {ENTRY}"
+                f" WHERE job_id IN ({marks(values)}) AND due = TRUE{self.skip_locked}",
+                values,
+            )
+            found = ((as_uuid(row[0]), row[1:]) for row in rows)
+            locked.update(job_id for job_id, facts in found if seen[job_id] == facts)
+        return locked
 
     def lock_entries(self, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
         """Lock these due entries, by primary key; return those that nobody else has locked."""

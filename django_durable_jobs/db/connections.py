@@ -13,6 +13,8 @@ from django.db.transaction import atomic
 
 # How long a statement of ours waits for SQLite's one write lock, in seconds.
 SQLITE_BUSY_TIMEOUT = 30.0
+# As OPTIONS may name it: psycopg.IsolationLevel.READ_COMMITTED, and Django's name on MySQL.
+READ_COMMITTED = (2, "read committed")
 
 
 @contextmanager
@@ -49,12 +51,12 @@ def _begin_immediate(connection: Any) -> Iterator[None]:
 
 
 def _read_committed(connection: Any) -> None:
-    """Lower the isolation of the transaction just begun where the project chose another one."""
-    if connection.vendor == "postgresql":
-        level = connection.settings_dict["OPTIONS"].get("isolation_level")
-        if level is not None and int(level) != 2:  # psycopg.IsolationLevel.READ_COMMITTED
-            with connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    """Lower the isolation of the transaction just begun where the project's OPTIONS raise it."""
+    level = connection.settings_dict["OPTIONS"].get("isolation_level", READ_COMMITTED[0])
+    if connection.vendor in ("postgresql", "mysql") and level not in READ_COMMITTED:
+        with connection.cursor() as cursor:
+            # On MySQL nothing has begun yet: autocommit is off, and this is the first statement.
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
 def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
@@ -66,9 +68,9 @@ def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
     options = settings["OPTIONS"]
     if connection.vendor == "postgresql":
         options.pop("pool", None)
-        options["isolation_level"] = 2
+        options["isolation_level"] = READ_COMMITTED[0]
     elif connection.vendor == "mysql":
-        options["isolation_level"] = "read committed"
+        options["isolation_level"] = READ_COMMITTED[1]
     elif connection.vendor == "sqlite":
         options["transaction_mode"] = "IMMEDIATE"
         options["timeout"] = max(SQLITE_BUSY_TIMEOUT, float(options.get("timeout", 5.0)))
@@ -76,15 +78,15 @@ def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
 
 
 def _limit_idling(connection: Any, seconds: float) -> None:
-    """Have the server roll back a transaction that stands still for longer, where it can.
+    """Have MariaDB roll back a transaction that stands still for longer.
 
     A process that is stopped in the middle of one (a paused machine) would hold its locks for as
-    long. MySQL knows no such limit, and SQLite's lock is the process's own.
+    long. On PostgreSQL the claim says so for its own transaction (``lock_namespace``): said to a
+    session it would reach the host's, behind a pooler. MySQL knows no such limit, and SQLite's
+    lock is the process's own.
     """
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(f"SET idle_in_transaction_session_timeout = {seconds * 1_000:.0f}")
-        elif connection.vendor == "mysql" and connection.mysql_is_mariadb:
+    if connection.vendor == "mysql" and connection.mysql_is_mariadb:
+        with connection.cursor() as cursor:
             cursor.execute(f"SET SESSION idle_transaction_timeout = {max(1, round(seconds))}")
 
 
@@ -107,7 +109,7 @@ def own_connections(
 
     It is configured for the machinery (READ COMMITTED, IMMEDIATE on SQLite, kept open, outside
     any pool), and stands in for ``connections[using]`` in this thread, the ORM included. A
-    transaction on it that stands still for ``idle_limit`` seconds is rolled back by the server.
+    transaction on it that stands still for ``idle_limit`` seconds is rolled back by MariaDB.
     """
     previous = connections[using]
     wrapper: type[Any] = type(previous)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db.transaction import atomic
 
+from ..conf import settings
 from ..states import ACTIVE, EDGES, State
 from .claiming import BATCH, EXECUTION_COLUMNS
 from .enqueueing import COLUMNS, JSON_COLUMNS, NAMES, Inserted, NewJob
@@ -76,8 +77,10 @@ class PostgreSQLStatements(Statements):
         then prefers reading and sorting all of it to walking along the index (seconds at 100,000
         rows). Where these ways are barred the walks below have one plan only.
         """
+        # Whoever is stopped while it holds this lock (a paused machine) holds up everybody.
+        limit = f"set_config('idle_in_transaction_session_timeout', '{settings.LEASE:.3f}s', TRUE)"
         rows = self.execute(
-            f"SELECT turn_after, paused_at IS NOT NULL, {_STEADY_PLANS} FROM {NAMESPACE}"
+            f"SELECT turn_after, paused_at IS NOT NULL, {limit}, {_STEADY_PLANS} FROM {NAMESPACE}"
             f" WHERE name = %s{self.lock if lock else ''}",
             [name],
         )

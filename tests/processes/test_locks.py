@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="the lock is the process's own")
-def test_a_transaction_of_ours_that_stands_still_loses_its_locks() -> None:
+def test_a_claim_that_stands_still_loses_its_locks(settings: Any) -> None:
+    settings.DURABLE_JOBS = {"LEASE": 1, "HEARTBEAT": 0.5}
     pause("default")  # makes the namespace's row
     locked, done = threading.Event(), threading.Event()
     errors: list[Exception] = []
