@@ -18,6 +18,11 @@ from django_durable_jobs.models import Job
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+more_than_one_level = pytest.mark.skipif(
+    "connections['default'].vendor == 'sqlite'", reason="SQLite has one isolation level"
+)
+
+
 @pytest.fixture
 def strict() -> Iterator[None]:
     """Have this thread's connection be one of a project that chose REPEATABLE READ."""
@@ -41,7 +46,7 @@ def enqueue_elsewhere() -> None:
     thread.join()
 
 
-@pytest.mark.skipif("connections['default'].vendor == 'sqlite'", reason="SQLite has one isolation level")
+@more_than_one_level
 def test_a_transaction_of_ours_sees_what_is_committed_while_it_is_open(strict: None) -> None:
     with transaction("default"):
         before = Job.objects.count()
@@ -49,7 +54,7 @@ def test_a_transaction_of_ours_sees_what_is_committed_while_it_is_open(strict: N
         assert Job.objects.count() == before + 1
 
 
-@pytest.mark.skipif("connections['default'].vendor == 'sqlite'", reason="SQLite has one isolation level")
+@more_than_one_level
 def test_the_projects_own_transactions_stay_as_they_are(strict: None) -> None:
     with transaction("default"):
         Job.objects.count()
