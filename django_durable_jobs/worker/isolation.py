@@ -29,6 +29,10 @@ _LEAVES_TRACES = re.compile(
 )
 
 
+# Django begins none of its own in this way on MySQL.
+_BEGINS = re.compile(r"\s*(BEGIN|START\s+TRANSACTION)\b", re.IGNORECASE)
+
+
 def in_fresh_context(function: Callable[[], T]) -> T:
     """Call ``function`` without the context variables (language, time zone, tenant) of others."""
     return contextvars.Context().run(function)
@@ -60,7 +64,7 @@ def clean_connections() -> Iterator[Lent]:
         yield lent
     finally:
         for connection in _opened():
-            lent.left_open = lent.left_open or connection.in_atomic_block
+            lent.left_open = lent.left_open or _in_transaction(connection)
             if connection.alias in marks or _is_soiled(connection):
                 _throw_away(connection)
             else:
@@ -89,7 +93,9 @@ class _Watch:
         self._marks = marks
 
     def __call__(self, execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        if _LEAVES_TRACES.match(str(sql)):
+        text = str(sql)
+        begins = context["connection"].vendor == "mysql" and _BEGINS.match(text)
+        if begins or _LEAVES_TRACES.match(text):
             self._marks.add(self._alias)
         return execute(sql, params, many, context)
 
@@ -126,9 +132,25 @@ def _opened() -> list[BaseDatabaseWrapper]:
     ]
 
 
+def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Tell whether a transaction is open, also one that Django does not know of.
+
+    By raw SQL, that is. With autocommit off there always is one, and that is told apart. MySQL's
+    driver does not say: there ``_Watch`` looks for what begins one.
+    """
+    driver: Any = connection.connection
+    if connection.in_atomic_block:
+        return True
+    if driver is None or not connection.get_autocommit():
+        return False
+    if connection.vendor == "postgresql":
+        return bool(driver.info.transaction_status)  # 0 is IDLE
+    return bool(getattr(driver, "in_transaction", False))
+
+
 def _is_soiled(connection: BaseDatabaseWrapper) -> bool:
     return (
-        connection.in_atomic_block
+        _in_transaction(connection)
         or connection.needs_rollback
         or connection.closed_in_transaction
         or connection.errors_occurred

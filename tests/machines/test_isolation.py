@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
+from django.db.transaction import atomic
 
 from django_durable_jobs.worker.isolation import clean_connections
 
@@ -40,6 +41,28 @@ def test_a_connection_on_which_a_setting_was_changed_is_thrown_away() -> None:
         cursor.execute(statement)
 
     assert connection.connection is None
+
+
+def test_a_connection_left_in_a_transaction_begun_by_raw_sql_is_thrown_away() -> None:
+    with clean_connections() as lent, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT COUNT(*) FROM django_durable_jobs_job")
+
+    assert connection.connection is None
+    # MySQL's driver does not say what is open; that the connection goes is what counts.
+    assert lent.left_open or connection.vendor == "mysql"
+
+
+def test_a_connection_on_which_transactions_began_and_ended_is_kept() -> None:
+    with clean_connections():
+        _read()
+    session = connection.connection
+
+    with clean_connections() as lent, atomic():
+        _read()
+
+    assert connection.connection is session
+    assert not lent.left_open
 
 
 def test_a_connection_that_has_been_idle_for_long_is_opened_anew(
