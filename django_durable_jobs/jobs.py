@@ -5,8 +5,11 @@ Called by the host project, on its own connection and inside its own transaction
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -29,6 +32,7 @@ from .errors import (
 from .jobspec import JobSpec, hash_key
 from .models import Execution, Job, JobQuerySet, QueueEntry
 from .namespaces import announce, database, retried
+from .parameters import shown
 from .registry import Handler, JobFunction, get
 from .states import SETTLED, HeldReason, State
 from .strictjson import storable_text
@@ -220,19 +224,20 @@ def get_receipt(id: JobRef, *, using: str | None = None) -> Any:
     return executions.order_by("-id").values_list("receipt", flat=True).first()
 
 
-def wait(job: JobRef, timeout: float, *, using: str | None = None) -> Job:
+def wait(job: JobRef, timeout: float | timedelta, *, using: str | None = None) -> Job:
     """Block until the job is settled and return it as it is then.
 
-    ``timeout`` is in seconds; TimeoutError past it. Raises at once inside an open transaction
-    (the job could not become visible to a worker) and JobDoesNotExist where there is none.
+    ``timeout`` is in seconds, or a timedelta; TimeoutError past it, infinity waits for ever.
+    Raises at once inside an open transaction (the job could not become visible to a worker),
+    InvalidJob for a senseless timeout and JobDoesNotExist where there is no such job.
     """
-    job_id, alias = _pk(job), database(using)
+    seconds, job_id, alias = _seconds(timeout), _pk(job), database(using)
     if connections[alias].in_atomic_block:
         raise DurableJobsError(
             "wait() was called inside a transaction: no worker can see the job before it commits.",
             code="in-transaction",
         )
-    deadline, pause = time.monotonic() + timeout, 0.005
+    deadline, pause = time.monotonic() + seconds, 0.005
     while True:
         found = _one(job_id, alias).first() if job_id else None
         if found is None:
@@ -241,9 +246,17 @@ def wait(job: JobRef, timeout: float, *, using: str | None = None) -> Job:
             return found
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"Job {found.pk} is still {found.state} after {timeout} s.")
+            raise TimeoutError(f"Job {found.pk} is still {found.state} after {seconds:g} s.")
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, 0.25)
+
+
+def _seconds(timeout: object) -> float:
+    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:  # no NaN
+        return float(min(value, sys.float_info.max)) if value < math.inf else math.inf
+    problem = f"must be a number of seconds or a timedelta, 0 or more, not {shown(timeout)}"
+    raise InvalidJob(f"timeout: {problem}", field="timeout", path="timeout")
 
 
 def _pk(id: JobRef) -> UUID | None:
@@ -345,12 +358,13 @@ def _update_with_key(
         ) from error
 
 
-def _wait_apart(job: JobRef, timeout: float, *, using: str | None = None) -> Job:
+def _wait_apart(job: JobRef, timeout: float | timedelta, *, using: str | None = None) -> Job:
     """Wait in a thread that is nobody's, and leave no connection behind in it."""
+    alias = database(using)
     try:
-        return wait(job, timeout, using=using)
+        return wait(job, timeout, using=alias)
     finally:
-        connections[database(using)].close()
+        connections[alias].close()
 
 
 acancel = sync_to_async(cancel)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import reprlib
 import sys
 import types
 import typing
@@ -26,7 +27,11 @@ from django.utils.duration import duration_iso_string
 
 from .errors import InvalidJob
 
-__all__ = ["Parameters"]
+__all__ = ["Parameters", "did_you_mean", "shown"]
+
+_SHOWN_CHARS = 100
+_shown = reprlib.Repr()
+_shown.maxstring = _shown.maxother = _shown.maxlong = _SHOWN_CHARS
 
 # Any day will do: only times of a fixed offset are moved to UTC, and theirs does not change.
 _ANY_DAY = date(2000, 1, 2)
@@ -83,6 +88,20 @@ _FORMS: Mapping[type, _Form] = {
         _Form(timedelta, duration_iso_string, _read_duration),
     )
 }
+
+
+def shown(value: object) -> str:
+    """Return what a message shows of a caller's value: its repr, cut to 100 characters."""
+    try:
+        return _shown.repr(value)[:_SHOWN_CHARS]
+    except Exception:  # an int too long for a text, or foreign code
+        return f"a value of type {type(value).__name__}"[:_SHOWN_CHARS]
+
+
+def did_you_mean(name: object, accepted: Iterable[str]) -> str:
+    """Return " (did you mean 'the nearest name'?)", "" where none is near."""
+    near = difflib.get_close_matches(str(name)[:_SHOWN_CHARS], list(accepted), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class Parameters:
@@ -209,8 +228,7 @@ class Parameters:
         return self._extra is not None and isinstance(name, str) and name != self._taken
 
     def _unexpected(self, name: object) -> str:
-        near = difflib.get_close_matches(str(name), self._names, n=1)
-        return f"does not take {name!r}" + (f" (did you mean {near[0]!r}?)" if near else "")
+        return f"does not take {shown(name)}{did_you_mean(name, self._names)}"
 
     def _accepted(self) -> str:
         # Names only: a default could be a secret.

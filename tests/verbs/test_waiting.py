@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from django_durable_jobs.db import Outcome, transaction
 from django_durable_jobs.errors import (
     DurableJobsError,
     IdempotencyConflict,
+    InvalidJob,
     JobDoesNotExist,
     NotQueued,
 )
@@ -116,6 +118,32 @@ def test_waiting_inside_a_transaction_raises_at_once() -> None:
 def test_waiting_for_nobody_raises(id: Any) -> None:
     with pytest.raises(JobDoesNotExist):
         wait(id, timeout=30)
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [
+        *(float("nan"), -1, -0.001, float("-inf"), -(10**400), timedelta(seconds=-1)),
+        *("x", "5", None, True, False, b"5", [5], 10j),
+    ],
+)
+def test_a_senseless_timeout_is_refused_at_once(timeout: Any) -> None:
+    queued = enqueue("x")
+    started = time.monotonic()
+    for refused in (wait, async_to_sync(await_job)):
+        with pytest.raises(InvalidJob, match="timeout: must be a number of seconds") as caught:
+            refused(queued, timeout)
+        assert (caught.value.field, caught.value.path) == ("timeout", "timeout")
+        assert len(str(caught.value)) < 200
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 10**400, 1e308, timedelta.max, 30])
+def test_any_time_to_come_is_a_timeout(timeout: Any) -> None:
+    running = make_job(State.RUNNING)
+    done = settle_later(running, "complete", after=0.05)
+    assert wait(running, timeout).state == State.COMPLETED
+    done()
 
 
 def test_waiting_ends_when_the_job_is_pruned() -> None:
