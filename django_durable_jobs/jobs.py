@@ -31,7 +31,7 @@ from .errors import (
 )
 from .jobspec import JobSpec, hash_key
 from .models import Execution, Job, JobQuerySet, QueueEntry
-from .namespaces import announce, database, retried
+from .namespaces import announce, database, retried, words
 from .parameters import shown
 from .registry import Handler, JobFunction, get
 from .states import SETTLED, HeldReason, State
@@ -176,9 +176,10 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
     """Mark an interrupted job completed: its outcome was unknown, and it was done after all.
 
     The execution keeps its end as it was, with ``note`` and ``by`` (who says so) beside it.
-    Raises JobDoesNotExist and WrongState.
+    Raises JobDoesNotExist, WrongState, and InvalidJob where one of these is no text.
     """
     job_id, alias = _pk(id), database(using)
+    resolved_by, resolved_note = words(by, "by", 150), words(note, "note", NOTE_MAX_CHARS)
     with transaction(alias) as connection:
         job = _steered(job_id, alias).first() if job_id else None
         if job is None:
@@ -188,8 +189,8 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
         executions = Execution.objects.using(alias).filter(job_id=job.pk)
         executions.filter(claim_id=job.claim_id or job.pk).update(
             resolved_at=now,
-            resolved_by=storable_text(by, 150),
-            resolved_note=storable_text(note, NOTE_MAX_CHARS),
+            resolved_by=resolved_by,
+            resolved_note=resolved_note,
             updated_at=now,
         )
         if not _one(job.pk, alias).move("resolve", finished_at=now, updated_at=now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router
@@ -16,9 +16,11 @@ from . import signals
 from .claims import free_ineligible
 from .conf import settings
 from .db import now_expression, retrying, transaction
+from .errors import InvalidJob
 from .jobspec import namespace_name
 from .models import Job, Namespace
-from .strictjson import storable_text
+from .parameters import shown
+from .strictjson import storable_text, type_name
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,17 @@ R = TypeVar("R")
 
 
 def database(using: str | None = None) -> str:
-    """Return the alias of the database that jobs live in: the argument, DATABASE, or the router."""
-    return using or settings.DATABASE or router.db_for_write(Job)
+    """Return the alias of the database that jobs live in: the argument, DATABASE, or the router.
+
+    Raises InvalidJob for an argument that is no alias of the project's.
+    """
+    given: object = using
+    if given is None:
+        return settings.DATABASE or router.db_for_write(Job)
+    if not isinstance(given, str) or given not in connections:
+        problem = f"{shown(given)} is no alias out of DATABASES; accepted: {', '.join(connections)}"
+        raise InvalidJob(f"using: {problem}", field="using", path="using")
+    return given
 
 
 def retried(verb: Callable[P, R]) -> Callable[P, R]:
@@ -43,8 +54,7 @@ def retried(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def tried(*args: P.args, **kwargs: P.kwargs) -> R:
-        using = kwargs.get("using")
-        if connections[database(using if isinstance(using, str) else None)].in_atomic_block:
+        if connections[database(cast("str | None", kwargs.get("using")))].in_atomic_block:
             return verb(*args, **kwargs)
         return retrying(lambda: verb(*args, **kwargs))
 
@@ -55,17 +65,18 @@ def retried(verb: Callable[P, R]) -> Callable[P, R]:
 def pause(namespace: str, *, by: str = "", reason: str = "", using: str | None = None) -> None:
     """Let no job of the namespace be claimed until ``resume``; what runs goes on.
 
-    A namespace that is paused already stays as it was paused first.
+    A namespace that is paused already stays as it was paused first. Raises InvalidJob.
     """
     namespace, alias = namespace_name(namespace), database(using)
+    paused_by, paused_reason = words(by, "by", 150), words(reason, "reason", 4_096)
     with transaction(alias) as connection:
         Namespace.objects.using(alias).bulk_create(
             [Namespace(name=namespace)], ignore_conflicts=True
         )
         Namespace.objects.using(alias).filter(pk=namespace, paused_at__isnull=True).update(
             paused_at=now_expression(connection),
-            paused_by=storable_text(by, 150),
-            paused_reason=storable_text(reason, 4_096),
+            paused_by=paused_by,
+            paused_reason=paused_reason,
         )
 
 
@@ -92,6 +103,14 @@ def wake(namespace: str | None = None, *, using: str | None = None) -> None:
             announce(name, alias)
     except Exception:
         logger.exception("wake failed namespace=%r", namespace)
+
+
+def words(value: object, field: str, limit: int) -> str:
+    """Return what somebody says as storable text; raise InvalidJob for what is no text."""
+    if not isinstance(value, str):
+        problem = f"must be text (str), not {type_name(type(value))}"
+        raise InvalidJob(f"{field}: {problem}", field=field, path=field)
+    return storable_text(value, limit)
 
 
 def announce(namespace: str, using: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.db.transaction import atomic
 from django.test import override_settings
+from django.utils.translation import gettext_lazy
 
 from django_durable_jobs import (
     cancel,
@@ -255,6 +256,23 @@ def test_a_note_is_made_storable() -> None:
     assert execution.resolved_note.startswith("a\\x00x")
     assert len(execution.resolved_note) <= 4_096
     assert len(execution.resolved_by) <= 150
+
+
+@pytest.mark.parametrize("value", [None, 7, b"x", ["x"], gettext_lazy("done")])
+def test_what_is_no_text_is_refused_by_name(value: Any) -> None:
+    other = make_job(State.INTERRUPTED)
+    with pytest.raises(InvalidJob, match="note: must be text") as caught:
+        resolve(other.pk, value)
+    assert (caught.value.field, caught.value.path) == ("note", "note")
+    with pytest.raises(InvalidJob, match="by: must be text"):
+        resolve(other.pk, "done", by=value)
+    with pytest.raises(InvalidJob, match="by: must be text"):
+        pause("default", by=value)
+    with pytest.raises(InvalidJob, match="reason: must be text"):
+        pause("default", reason=value)
+    assert Job.objects.get().state == State.INTERRUPTED
+    assert not Namespace.objects.exists()
+    assert resolve(other.pk, "").state == State.COMPLETED
 
 
 # Looking up
