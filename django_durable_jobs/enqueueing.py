@@ -21,9 +21,10 @@ from .ids import uuid7
 from .jobspec import JobSpec
 from .models import Job
 from .namespaces import CHANNEL, database, retried, wake_here
+from .parameters import did_you_mean
 from .registry import Handler, JobFunction, get, set_enqueue
 from .states import SETTLED, State
-from .strictjson import dumps, storable_text
+from .strictjson import dumps, storable_text, type_name
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +75,22 @@ def enqueue_many(jobs: Iterable[Mapping[str, Any]], *, using: str | None = None)
     All or none, by the rules of ``enqueue``, in a small constant number of statements per
     thousand jobs.
     """
-    specs = []
-    for number, fields in enumerate(jobs):
+    alias, specs = database(using), []
+    for number, fields in enumerate(_list_of(jobs)):
         try:
             specs.append(_spec(_known(fields)))
         except InvalidJob as error:
-            error.add_note(f"in jobs[{number}]")
+            error.args = (f"jobs[{number}]: {error}",)
             raise
-    return _enqueue(specs, using=database(using)) if specs else []
+    return _enqueue(specs, using=alias) if specs else []
+
+
+def _list_of(jobs: object) -> Iterable[Mapping[str, Any]]:
+    """Return the jobs of enqueue_many; refuse what is no list, and one job alone."""
+    if isinstance(jobs, Iterable) and not isinstance(jobs, (Mapping, str, bytes)):
+        return jobs
+    problem = f"must be a list of dicts of enqueue's names, not {type_name(type(jobs))}"
+    raise InvalidJob(f"jobs: {problem}", field="jobs", path="jobs")
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +103,8 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
     if unknown or "type" not in fields:
         name = min(unknown, default="type")
         shown = storable_text(name, 100)
-        problem = "is not a name of enqueue's" if unknown else "is missing"
+        near = did_you_mean(name, _ENQUEUE_NAMES)
+        problem = f"is not a name of enqueue's{near}" if unknown else "is missing"
         accepted = ", ".join(_ENQUEUE_NAMES)
         raise InvalidJob(f"{shown}: {problem}; accepted: {accepted}.", field=shown, path=shown)
     return dict(fields)

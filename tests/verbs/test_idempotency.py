@@ -295,11 +295,18 @@ def test_the_same_id_twice_in_one_call() -> None:
 @pytest.mark.parametrize(
     ("jobs", "field", "message"),
     [
-        ([{"type": "x"}, {}], "type", "is missing"),
+        ([{"type": "x"}, {}], "type", r"jobs\[1\]: type: is missing"),
         ([{"type": "x", "prioritty": 1}], "prioritty", "accepted: type, payload"),
+        ([{"type": "x", "prioritty": 1}], "prioritty", r"did you mean 'priority'\?"),
+        ([{"type": "x"}, {"typ": "x"}], "typ", r"jobs\[1\]: typ: .*did you mean 'type'\?"),
+        ([{"type": "x"}, {"type": "x", "owner": "a"}], "owner", r"jobs\[1\]: owner: is not a name"),
         ([{"type": "x", "using": "default"}], "using", "is not a name"),
         ([{"type": "x", 7: 1}], "7", "is not a name"),
-        (["x"], "", "must be a dict"),
+        (["x"], "", r"jobs\[0\]: A job must be a dict"),
+        (None, "jobs", "jobs: must be a list of dicts of enqueue's names, not NoneType"),
+        (5, "jobs", "must be a list of dicts of enqueue's names, not int"),
+        ({"type": "x"}, "jobs", "must be a list of dicts of enqueue's names, not dict"),
+        ("x", "jobs", "must be a list of dicts of enqueue's names, not str"),
     ],
 )
 def test_many_jobs_are_dicts_of_enqueues_names(jobs: Any, field: str, message: str) -> None:
