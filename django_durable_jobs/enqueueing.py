@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from datetime import datetime
+from inspect import signature
 from itertools import groupby
-from typing import Any, TypeAlias, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -21,12 +23,15 @@ from .ids import uuid7
 from .jobspec import JobSpec
 from .models import Job
 from .namespaces import CHANNEL, database, retried, wake_here
-from .parameters import did_you_mean
+from .parameters import did_you_mean, refuse_unknown
 from .registry import Handler, JobFunction, get, set_enqueue
 from .states import SETTLED, State
 from .strictjson import dumps, storable_text, type_name
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # An existing key can vanish between the insert that met it and the look at it (a job with a
 # "live" key settled, or retention came by): then the insert is tried again.
@@ -38,6 +43,19 @@ _KEYS = 500  # keys to a look: SQLite may bind no more than 999 values
 _Wanted: TypeAlias = tuple[int, JobSpec, UUID]  # its number in the call, and its id if it is new
 
 
+def _named(verb: Callable[P, R]) -> Callable[P, R]:
+    """Refuse options that the verb does not have, with the nearest name: Python gives none."""
+    accepted = tuple(signature(verb).parameters)
+
+    @functools.wraps(verb)
+    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+        refuse_unknown(kwargs, accepted)
+        return verb(*args, **kwargs)
+
+    return named
+
+
+@_named
 def enqueue(
     type: str | Handler | JobFunction[..., Any],
     payload: Any = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import warnings
@@ -16,6 +15,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from .errors import InvalidJob
+from .parameters import did_you_mean
 from .strictjson import Json, canonical, describe_exception, normalise, storable_text, type_name
 
 __all__ = ["REPLACEABLE", "JobSpec", "KeyScope", "hash_key", "namespace_name"]
@@ -295,10 +295,9 @@ def _id(value: Any) -> UUID:
 
 
 def _unknown_name(name: str) -> InvalidJob:
-    near = difflib.get_close_matches(name[:_NAME_IN_MESSAGE_CHARS], REPLACEABLE, n=1)
     shown = storable_text(name, _NAME_IN_MESSAGE_CHARS)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return _invalid(f"cannot be replaced; {hint}Accepted: {', '.join(REPLACEABLE)}", shown)
+    near, accepted = did_you_mean(name, REPLACEABLE), ", ".join(REPLACEABLE)
+    return _invalid(f"cannot be replaced{near}; accepted: {accepted}", shown)
 
 
 def _invalid(problem: str, field: str, *, path: str = "") -> InvalidJob:

@@ -27,7 +27,7 @@ from django.utils.duration import duration_iso_string
 
 from .errors import InvalidJob
 
-__all__ = ["Parameters", "did_you_mean", "shown"]
+__all__ = ["Parameters", "did_you_mean", "refuse_unknown", "shown"]
 
 _SHOWN_CHARS = 100
 _shown = reprlib.Repr()
@@ -102,6 +102,15 @@ def did_you_mean(name: object, accepted: Iterable[str]) -> str:
     """Return " (did you mean 'the nearest name'?)", "" where none is near."""
     near = difflib.get_close_matches(str(name)[:_SHOWN_CHARS], list(accepted), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def refuse_unknown(options: Iterable[str], accepted: Iterable[str]) -> None:
+    """Raise TypeError that names the first unknown option and the nearest that there is."""
+    accepted = list(accepted)
+    if unknown := set(options).difference(accepted):
+        name = min(unknown)
+        found = f"Unknown option {shown(name)}{did_you_mean(name, accepted)}"
+        raise TypeError(f"{found}; accepted: {', '.join(accepted)}.")
 
 
 class Parameters:

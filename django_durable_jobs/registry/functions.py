@@ -22,6 +22,7 @@ from uuid import UUID
 from asgiref.sync import markcoroutinefunction, sync_to_async
 
 from ..errors import DurableJobsError
+from ..parameters import refuse_unknown
 from .handler import Handler, HandlerOptions, make_handler, name_of
 from .store import handlers
 
@@ -102,11 +103,13 @@ class BoundJob(Generic[P]):
     """A declared job with options for enqueueing, made by `using`."""
 
     def __init__(self, handler: Handler, options: EnqueueOptions) -> None:
-        if unknown := options.keys() - EnqueueOptions.__annotations__.keys():
-            accepted = ", ".join(EnqueueOptions.__annotations__)
-            raise TypeError(f"Unknown option {min(unknown)!r}; accepted: {accepted}.")
+        refuse_unknown(options, EnqueueOptions.__annotations__)
         self.handler = handler
         self.options = options
+
+    def using(self, /, **options: Unpack[EnqueueOptions]) -> BoundJob[P]:
+        """Return the job with these options too; what was said before stays unless said anew."""
+        return BoundJob[P](self.handler, {**self.options, **options})
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob:
         """Enqueue a call with these arguments; raise InvalidJob at once where they do not fit."""

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from asgiref.sync import iscoroutinefunction
 
-from ..parameters import Parameters
+from ..parameters import Parameters, refuse_unknown
 from ..retry import Backoff, OnInterrupt, RetryPolicy
 
 CanRun = Callable[[Any], bool | Awaitable[bool]]
@@ -93,9 +93,7 @@ def make_handler(type: str, function: Callable[..., Any], /, **options: Any) -> 
 
     Raises TypeError or ValueError that says what is wrong and what is accepted.
     """
-    if unknown := options.keys() - {*_OPTIONS, *_POLICY, "aliases", "timeout"}:
-        accepted = ", ".join(sorted({*_OPTIONS, *_POLICY, "aliases", "timeout"}))
-        raise TypeError(f"Unknown option {min(unknown)!r}; accepted: {accepted}.")
+    refuse_unknown(options, sorted({*_OPTIONS, *_POLICY, "aliases", "timeout"}))
     _check_function(function)
     aliases = options.get("aliases", ())
     if isinstance(aliases, str):

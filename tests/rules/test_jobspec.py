@@ -470,14 +470,14 @@ def test_none_is_refused_where_something_is_required(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("payloud", "did you mean payload?"), ("id", ""), ("namespace", ""), ("key_scope", "")],
+    [("payloud", "did you mean 'payload'?"), ("id", ""), ("namespace", ""), ("key_scope", "")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, hint: str) -> None:
     with pytest.raises(InvalidJob, match=f"^{name}: cannot be replaced") as caught:
         spec().replace(**{name: "a"})
     assert caught.value.field == name
     assert hint in str(caught.value)
-    assert "Accepted: type, idempotency_key, owner_id" in str(caught.value)
+    assert "accepted: type, idempotency_key, owner_id" in str(caught.value)
 
 
 def test_a_replacement_is_validated_and_copied() -> None:

@@ -214,7 +214,12 @@ def test_a_function_that_takes_the_context_gets_it_in_place_too() -> None:
         ("a", send, {"queue": "q" * 65}, "queue holds 'q+'; accepted: 1 to 64 characters"),
         ("a", send, {"priority": 101}, "priority is 101; accepted: -100 to 100"),
         ("a", send, {"priority": "high"}, "priority is 'high'; accepted: a whole number"),
-        ("a", send, {"timeouts": 3}, "Unknown option 'timeouts'; accepted: aliases, atomic"),
+        (
+            "a",
+            send,
+            {"timeouts": 3},
+            "'timeouts' .did you mean 'timeout'.*accepted: aliases, atomic",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_is_declared(
@@ -274,8 +279,30 @@ def test_a_call_that_does_not_fit_is_refused_at_once(calls: list[tuple[Any, ...]
 
 
 def test_an_unknown_option_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match=r"Unknown option 'owner'; accepted: run_at, owner_id"):
-        job("send")(send).using(owner="acme")  # type: ignore[call-arg]
+    made: Any = job("send")(send)
+    with pytest.raises(TypeError, match=r"Unknown option 'owner'.*; accepted: run_at, owner_id"):
+        made.using(owner="acme")
+    with pytest.raises(TypeError, match=r"option 'prioritty' \(did you mean 'priority'\?\)"):
+        made.using(prioritty=1)
+    with pytest.raises(TypeError, match=r"'ownerid' \(did you mean 'owner_id'\?\)"):
+        made.using(owner_id="acme").using(ownerid="acme")
+    with pytest.raises(TypeError, match=r"'max_attemps' \(did you mean 'max_attempts'\?\)"):
+        job("send", max_attemps=3)(send)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"'retry_one' \(did you mean 'retry_on'\?\)"):
+        register_handler("send", send, retry_one=OSError)  # type: ignore[call-arg]
+    with pytest.raises(TypeError) as caught:
+        made.using(**{"x" * 10**6: 1})
+    assert len(str(caught.value)) < 400
+
+
+def test_options_add_up_and_the_last_word_counts(calls: list[tuple[Any, ...]]) -> None:
+    first = job("send")(send).using(owner_id="acme", priority=1)
+    first.using(priority=2, queue="mail").enqueue(7)
+    first.enqueue(8)
+    assert calls == [
+        ("send", {"invoice_id": 7}, {"owner_id": "acme", "priority": 2, "queue": "mail"}),
+        ("send", {"invoice_id": 8}, {"owner_id": "acme", "priority": 1}),
+    ]
 
 
 def test_enqueueing_too_early_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from asgiref.sync import async_to_sync
 
 from django_durable_jobs import (
     Scheduler,
+    aenqueue,
     await_job,
     cancel,
     enqueue,
@@ -27,6 +28,7 @@ from django_durable_jobs import (
     wake,
 )
 from django_durable_jobs.errors import InvalidJob
+from django_durable_jobs.models import Job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,3 +60,12 @@ def test_a_database_that_is_not_there_is_refused_by_name(alias: Any) -> None:
         assert str(caught.value).startswith(wanted)
         assert caught.value.field == "using"
     wake(using=alias)  # never raises
+
+
+def test_an_unknown_option_of_enqueue_is_refused_with_the_nearest_name() -> None:
+    wrong: Any = enqueue
+    with pytest.raises(TypeError, match=r"'prioritty' \(did you mean 'priority'\?\); acc"):
+        wrong("x", prioritty=1)
+    with pytest.raises(TypeError, match=r"Unknown option 'zzz'; accepted: type, payload, run_at"):
+        async_to_sync(aenqueue)("x", zzz=1)  # type: ignore[call-arg]
+    assert not Job.objects.exists()
