@@ -75,7 +75,7 @@ def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -
 
 
 @retried
-def replace_queued(id: JobRef, *, using: str | None = None, **changes: Any) -> Job | None:
+def replace_queued(id: JobRef, /, *, using: str | None = None, **changes: Any) -> Job | None:
     """Change a queued job; return it, None where there is no such one (the seed's replaceQueued).
 
     Any of type, idempotency_key, owner_id, project_id, target, payload, run_at, priority, queue,
@@ -140,7 +140,7 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
     with transaction(alias) as connection:
         job = _steered(job_id, alias).select_for_update().first() if job_id else None
         if job is None:
-            raise JobDoesNotExist(job_id=str(id))
+            raise _missing(id, job_id)
         now = now_expression(connection)
         values: dict[str, Any] = {
             "claim_id": None,
@@ -183,7 +183,7 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
     with transaction(alias) as connection:
         job = _steered(job_id, alias).first() if job_id else None
         if job is None:
-            raise JobDoesNotExist(job_id=str(id))
+            raise _missing(id, job_id)
         now = now_expression(connection)
         # A job without a claim was never interrupted: nothing matches, and the move below refuses.
         executions = Execution.objects.using(alias).filter(job_id=job.pk)
@@ -242,7 +242,7 @@ def wait(job: JobRef, timeout: float | timedelta, *, using: str | None = None) -
     while True:
         found = _one(job_id, alias).first() if job_id else None
         if found is None:
-            raise JobDoesNotExist(job_id=str(job))
+            raise _missing(job, job_id)
         if found.state in SETTLED:
             return found
         left = deadline - time.monotonic()
@@ -262,6 +262,11 @@ def _seconds(timeout: object) -> float:
 
 def _pk(id: JobRef) -> UUID | None:
     return id.pk if isinstance(id, Job) else Job.parse_id(id)
+
+
+def _missing(id: JobRef, job_id: UUID | None) -> JobDoesNotExist:
+    """Return the error for an id without a job; what is no id at all is shown, and cut."""
+    return JobDoesNotExist(job_id=job_id or shown(id))
 
 
 def _one(id: UUID, using: str) -> JobQuerySet:

@@ -165,7 +165,7 @@ class JobSpec:
     def __hash__(self) -> int:
         return hash((self.namespace, self.run_at, self.fingerprint))
 
-    def replace(self, **changes: Any) -> JobSpec:
+    def replace(self, /, **changes: Any) -> JobSpec:
         """Return a spec with some values changed, validated anew; what is left out stays.
 
         None is a value: JSON null for the payload, now for `run_at`, {} for `meta`, and refused
