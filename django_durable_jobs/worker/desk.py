@@ -161,7 +161,7 @@ class Desk:
 
     def _request(self, free: int) -> ClaimRequest:
         types, gated = self._types()
-        request = ClaimRequest(
+        return ClaimRequest(
             namespace=self._enrolment.namespace,
             worker=self._enrolment.worker,
             slots=free,
@@ -177,9 +177,6 @@ class Desk:
             repeats=_repeats,
             make_id=self._make_id,
         )
-        if gated:
-            self._gate.ask(claims.peek(connections[self._using], request))
-        return request
 
     def _types(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return all types known here, and those with a can_run; found anew after each change."""
