@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+from .strictjson import storable_text
+
 __all__ = [
     "Backoff",
     "Decision",
@@ -44,7 +46,9 @@ class Retry(Exception):
         self.after = after
 
     def __str__(self) -> str:
-        return "A retry was asked for" + ("." if self.after is None else f" after {self.after}.")
+        return "A retry was asked for" + (
+            "." if self.after is None else f" after {_told(self.after)}."
+        )
 
 
 class Discard(Exception):
@@ -108,7 +112,7 @@ class RetryPolicy:
         try:
             backoff = self.backoff
             value = backoff(attempt, exception) if callable(backoff) else backoff
-            return _seconds(value, "backoff"), ""
+            return _bounded(value, "backoff")
         except Exception as error:
             note = f"backoff failed, the default was used ({type(error).__name__}: {error})"
             return default_delay(attempt, random=random), note
@@ -119,7 +123,7 @@ class Decision:
     """Say what follows a failure: a retry after so many seconds, or (None) the job's failure.
 
     `code` is of use to programs where the exception has one of its own ("discarded"), else "".
-    `note` tells the log of a mistake in the handler's own rule, else "".
+    `note` tells the log of a mistake in the handler's own rule, or of a time that was cut, else "".
     """
 
     retry_after: float | None = None
@@ -156,7 +160,8 @@ def decide(
     note = ""
     if isinstance(exception, Retry) and exception.after is not None:
         try:
-            return Decision(retry_after=_seconds(exception.after, "after"))
+            seconds, note = _bounded(exception.after, "after")
+            return Decision(retry_after=seconds, note=note)
         except (TypeError, ValueError) as error:
             note = f"Retry had no sensible time, the backoff was used ({error})"
     seconds, own_note = policy._delay(attempt, exception, random)
@@ -180,13 +185,28 @@ def default_delay(attempt: int, *, random: Callable[[], float]) -> float:
     return random() * min(LONGEST_DEFAULT, 2.0 ** min(max(attempt, 1), 12))
 
 
+def _bounded(value: object, name: str) -> tuple[float, str]:
+    """Return the value as seconds, 366 days at most, and a note where it was cut to these."""
+    seconds = _seconds(value, name)
+    if seconds <= LONGEST:
+        return float(seconds), ""
+    return LONGEST, f"{name} is {_told(value)}, cut to 366 days"
+
+
 def _seconds(value: object, name: str) -> float:
-    """Return the value as seconds, a year at most; TypeError and ValueError say what is wrong."""
+    """Return the value as seconds; TypeError and ValueError say what is wrong."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         kind = type(value).__name__
         raise TypeError(f"{name} is of type {kind}; accepted: a timedelta or seconds.")
     if not 0 <= value < math.inf:  # NaN is refused as well
-        raise ValueError(f"{name} is {value!r}; accepted: 0 seconds or more.")
-    return float(min(value, LONGEST))
+        raise ValueError(f"{name} is {_told(value)}; accepted: 0 seconds or more.")
+    return value
+
+
+def _told(value: object) -> str:
+    """Return the time as messages tell it: a number of hundreds of digits by its size alone."""
+    if isinstance(value, int) and abs(value) >= 10**15:
+        return f"about {'-' if value < 0 else ''}1e{int(math.log10(abs(value)))}"
+    return storable_text(str(value), 100)

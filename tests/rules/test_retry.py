@@ -91,6 +91,32 @@ def test_a_backoff_that_makes_no_sense_gives_way_to_the_default(returned: Any, w
     assert words in decision.note
 
 
+YEAR_AND_A_BIT = timedelta(days=366, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        (10**400, "about 1e400"),
+        (10**9_000, "about 1e9000"),
+        (1e300, "1e+300"),
+        (31_622_401, "31622401"),
+        (YEAR_AND_A_BIT, "366 days, 0:00:01"),
+        (timedelta.max, "999999999 days, 23:59:59.999999"),
+    ],
+    ids=["e400", "e9000", "float", "second", "timedelta", "longest"],
+)
+def test_a_time_beyond_a_year_is_cut_and_said_to_be(time: Any, told: str) -> None:
+    for decision, name in (
+        (decided(Retry(after=time), max_attempts=2), "after"),
+        (decided(ValueError(), max_attempts=2, backoff=time), "backoff"),
+        (decided(ValueError(), max_attempts=2, backoff=lambda attempt, error: time), "backoff"),
+    ):
+        assert decision == Decision(retry_after=YEAR, note=f"{name} is {told}, cut to 366 days")
+    assert decided(Retry(after=366 * 86_400)) == Decision()
+    assert decided(Retry(after=366 * 86_400), max_attempts=2) == Decision(retry_after=YEAR)
+
+
 def test_a_backoff_that_raises_gives_way_to_the_default() -> None:
     decision = decided(ValueError(), max_attempts=2, backoff=broken_backoff)
     assert decision.retry_after == 1.0
@@ -147,6 +173,11 @@ def test_a_retry_after_nonsense_falls_back_to_the_backoff(after: Any) -> None:
     decision = decided(Retry(after=after), max_attempts=2, backoff=7)
     assert decision.retry_after == 7.0
     assert decision.note.startswith("Retry had no sensible time, the backoff was used (after is")
+
+
+def test_the_message_of_a_retry_stays_short() -> None:
+    absurd: Any = "x" * 10**6
+    assert len(str(Retry(after=absurd))) < 150
 
 
 @given(
@@ -213,6 +244,8 @@ def test_a_policy_without_sense_is_refused(
     [
         (Retry(), "A retry was asked for."),
         (Retry(after=5), "A retry was asked for after 5."),
+        (Retry(after=timedelta(hours=2)), "A retry was asked for after 2:00:00."),
+        (Retry(after=-(10**9_000)), "A retry was asked for after about -1e9000."),
         (Discard("no such customer"), "no such customer"),
         (Discard(), "The job was discarded."),
     ],
