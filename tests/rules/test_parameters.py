@@ -312,6 +312,15 @@ def test_values_that_have_no_text_are_refused_by_name(annotation: Any, value: ob
         form_of(annotation).encode({"value": value})
 
 
+def test_other_annotations_are_not_checked_and_nothing_but_text_for_the_six() -> None:
+    def work(number: int, many: list[UUID], key: UUID, price: Decimal) -> None: ...
+
+    payload = {"number": "x", "many": [7], "key": 7, "price": None}
+    parameters = Parameters(work)
+    parameters.check(payload)
+    assert parameters.arguments(payload) == ((), payload)
+
+
 def test_an_annotation_that_cannot_be_resolved_spoils_only_itself() -> None:
     def handler(strange: Unknown, uuid: UUID) -> None: ...
 
