@@ -23,6 +23,7 @@ class Repair:
     made: int = 0  # entries for queued jobs that had none
     dropped: int = 0  # entries without a queued job
     freed: int = 0  # jobs put off for want of a handler that a live worker has
+    ended: int = 0  # claimed or running jobs that no execution holds: interrupted
     job_after: uuid.UUID | None = None
     entry_after: uuid.UUID | None = None
 
@@ -41,7 +42,8 @@ def repair(
 ) -> Repair:
     """Look at the next stretch of jobs and of queue entries, and mend what does not match.
 
-    A missing entry is made, one without a queued job deleted; also jobs that were put off for
+    A missing entry is made, one without a queued job deleted, a claimed or running job that no
+    execution holds interrupted; also jobs that were put off for
     want of a handler are freed if a live worker has it. Goes on behind ``last``, from the start
     if that came to the end. Nothing finds these rows by an index (no index may name a state, see
     docs/decisions/queue-entries.md), so one call reads a bounded stretch: cheap enough for every
@@ -52,20 +54,24 @@ def repair(
     # One table at its end waits for the other: they start again together.
     jobs_from = FIRST if last.through else last.job_after
     entries_from = FIRST if last.through else last.entry_after
-    made = dropped = 0
+    made = ended = dropped = 0
     job_after = entry_after = None
     if jobs_from is not None:
         missing, job_after = statements.jobs_without_entry(namespace, jobs_from, stretch)
         for at in range(0, len(missing), _BATCH):
             with transaction(connection.alias):
                 made += statements.make_entries(missing[at : at + _BATCH])
+        nobodys, _ = statements.jobs_without_execution(namespace, jobs_from, stretch)
+        for at in range(0, len(nobodys), _BATCH):
+            with transaction(connection.alias):
+                ended += statements.end_jobs(nobodys[at : at + _BATCH])
     if entries_from is not None:
         orphans, entry_after = statements.entries_without_job(namespace, entries_from, stretch)
         for at in range(0, len(orphans), _BATCH):
             with transaction(connection.alias):
                 dropped += statements.drop_entries(orphans[at : at + _BATCH])
     freed = _free(connection, namespace)
-    return Repair(made, dropped, freed, job_after, entry_after)
+    return Repair(made, dropped, freed, ended, job_after, entry_after)
 
 
 def _free(connection: BaseDatabaseWrapper, namespace: str) -> int:

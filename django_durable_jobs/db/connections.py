@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +60,7 @@ def _read_committed(connection: Any) -> None:
 
 def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
     """Return the alias' settings as the machinery wants them, whatever the project chose."""
-    settings = copy.deepcopy(connection.settings_dict)
+    settings = {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"]}}
     settings.update(
         CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False, ATOMIC_REQUESTS=False, AUTOCOMMIT=True
     )

@@ -1,11 +1,12 @@
-"""The statements that find queued jobs without an entry, and entries without a queued job."""
+"""The statements that find rows which do not match: jobs, their entries, their executions."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NamedTuple
 
-from .session import ENTRY, JOB, as_uuid, marks
+from ..states import ACTIVE, EDGES
+from .session import ENTRY, EXECUTION, JOB, as_uuid, in_states, marks
 from .settling import SettleStatements
 
 FIRST = uuid.UUID(int=0)
@@ -43,6 +44,32 @@ class RepairStatements(SettleStatements):
             f" LIMIT {limit}) looked ORDER BY looked.job_id",
             (namespace, self.key(after)),
             limit,
+        )
+
+    def jobs_without_execution(self, namespace: str, after: uuid.UUID, limit: int) -> Stretch:
+        """Find claimed and running jobs that no execution holds: nobody would ever end them."""
+        return self._stretch(
+            f"SELECT looked.id, looked.namespace = %s AND looked.state IN {in_states(ACTIVE)}"
+            f" AND (SELECT MIN(x.id) FROM {EXECUTION} x WHERE x.job_id = looked.id"
+            f" AND x.claim_id = looked.claim_id AND x.state IN {in_states(ACTIVE)}) IS NULL"
+            f" FROM (SELECT id, state, namespace, claim_id FROM {JOB} WHERE id > %s ORDER BY id"
+            f" LIMIT {limit}) looked ORDER BY looked.id",
+            (namespace, self.key(after)),
+            limit,
+        )
+
+    def end_jobs(self, ids: list[uuid.UUID]) -> int:
+        """Interrupt those of the jobs that no execution holds; return how many."""
+        edge = EDGES["interrupt"]
+        values = self.keys(sorted(ids))
+        return self.count(
+            f"UPDATE {JOB} SET state = '{edge.target.value}', finished_at = {self.now},"
+            f" updated_at = {self.now},"
+            " key_hash = CASE WHEN key_scope = 'live' THEN NULL ELSE key_hash END"
+            f" WHERE id IN ({marks(values)}) AND state IN {in_states(edge.sources)}"
+            f" AND NOT EXISTS (SELECT 1 FROM {EXECUTION} x WHERE x.job_id = {JOB}.id"
+            f" AND x.claim_id = {JOB}.claim_id AND x.state IN {in_states(ACTIVE)})",
+            values,
         )
 
     def _stretch(self, sql: str, params: tuple[object, ...], limit: int) -> Stretch:

@@ -1,7 +1,7 @@
 """The statements of enqueue, claim and settlement, in SQL that every database understands.
 
 Two vendors say some of it better in their own way: ``postgresql`` and ``mysql``. Lock order
-everywhere: namespace, queue entry, execution, job.
+everywhere: namespace, queue entry, execution, job; a turn settles before it locks the namespace.
 """
 
 from .enqueueing import EnqueueStatements

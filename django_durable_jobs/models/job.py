@@ -31,8 +31,8 @@ class JobQuerySet(models.QuerySet["Job"]):
 class Job(models.Model):
     """One piece of work to be done once: which handler, with what, about what, for whom, when.
 
-    Rows are written by the verbs in ``jobs`` and ``claims`` only. A job is queued if and only if
-    it has a ``QueueEntry``; its attempts are its ``Execution`` rows.
+    Rows are written by the verbs in ``enqueueing``, ``jobs`` and ``claims`` only. A job is queued
+    if and only if it has a ``QueueEntry``; its attempts are its ``Execution`` rows.
     """
 
     id = models.UUIDField(_("id"), primary_key=True, editable=False)

@@ -22,7 +22,7 @@ class QueueEntry(models.Model):
         Job,
         models.CASCADE,
         primary_key=True,
-        # A foreign key on the hottest table costs 8 to 18 %; the sweep finds what it would guard.
+        # A foreign key on the hottest table costs 8 to 18 %; a repair finds what it would guard.
         db_constraint=False,
         related_name="queue_entry",
         verbose_name=_("job"),

@@ -73,7 +73,7 @@ class EnqueuedJob(Protocol):
 
 
 class EnqueueHook(Protocol):
-    """Enqueue a job for a handler: `jobs.enqueue`."""
+    """Enqueue a job for a handler: `enqueueing.enqueue`."""
 
     def __call__(
         self, type: Any, payload: Any = None, /, **options: Unpack[EnqueueOptions]

@@ -39,6 +39,9 @@ class Duties:
 class Keeper:
     """A thread with a connection of its own, so that no claim or handler can hold up a lease.
 
+    On SQLite all the same, where there is one write lock: a transaction that a handler keeps open
+    for longer than a lease costs this worker what it holds.
+
     ``lease`` and ``interval`` are in seconds.
     """
 
@@ -124,9 +127,10 @@ class Keeper:
     def _repair(self, connection: BaseDatabaseWrapper) -> None:
         """Mend the next stretch of the tables, where something was edited by hand."""
         self._repaired = done = repair(connection, self._namespace, last=self._repaired)
-        if done.made or done.dropped or done.freed:
+        if done.made or done.dropped or done.freed or done.ended:
             logger.warning(
-                "repaired entries made=%s dropped=%s freed=%s", done.made, done.dropped, done.freed
+                "repaired made=%s dropped=%s freed=%s ended=%s",
+                *(done.made, done.dropped, done.freed, done.ended),
             )
             self._duties.freed()
 

@@ -44,7 +44,7 @@ class Sleep:
     def until(self, seconds: float | None) -> None:
         """Return when woken, when something is due, or after ``seconds``.
 
-        None: only when woken, as a worker with no free slot or one that is not started.
+        None: only when woken (or after MAX_SLEEP), as a worker with no free slot or not started.
         """
         if seconds is None:
             self._wake.wait(settings.MAX_SLEEP)

@@ -70,7 +70,7 @@ def test_a_no_holds_for_a_while_even_for_an_entry_that_somebody_has_locked(
     with transaction.atomic():
         QueueEntry.objects.select_for_update().get(pk=job.pk)
         make().start()
-        # PostgreSQL's look passes the entry over; the others' finds it, asks, and cannot put it off.
+        # PostgreSQL passes the entry over; MariaDB finds it, asks, and cannot put it off.
         assert not comes_about(lambda: len(asked) > 10, seconds=1.5)
     allowed = True
     (job,) = ended(job)

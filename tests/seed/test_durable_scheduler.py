@@ -88,6 +88,15 @@ def test_recover_never_runs_again_what_it_interrupted(dead_worker: Worker, sched
     assert (job.state, ran) == (State.COMPLETED, [1])
 
 
+def test_recover_a_job_without_an_execution_is_interrupted(
+    scheduler: Any, configure: Configure
+) -> None:
+    configure(HEARTBEAT=0.05)
+    job = make_job(State.RUNNING, execution=False)
+    scheduler().start()
+    until(lambda: Job.objects.get(pk=job.pk).state == State.INTERRUPTED, "the repair")
+
+
 def test_recover_leaves_what_a_live_worker_holds(scheduler: Any) -> None:
     """changed: the seed is the only process there is, so whatever was claimed is its own."""
     job = make_job("running", worker=make_worker())

@@ -34,7 +34,7 @@ def test_a_sound_queue_is_only_read() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert repair() == claims.Repair()
     assert digest() == before
-    assert len(queries) <= 3
+    assert len(queries) <= 4
     assert all(query["sql"].startswith("SELECT") for query in queries)
 
 
@@ -99,3 +99,14 @@ def test_jobs_put_off_for_a_handler_that_a_worker_has_by_now_are_freed() -> None
     assert repair().freed == 1
     assert take(types=frozenset({"new"})) == [job]
     assert repair().freed == 0
+
+
+@pytest.mark.parametrize("state", [State.CLAIMED, State.RUNNING])
+def test_a_job_that_no_execution_holds_is_interrupted(state: State) -> None:
+    held, nobodys = make_job(state), make_job(state)
+    nobodys.executions.all().delete()
+    assert repair().ended == 1
+    for job, expected in ((held, state), (nobodys, State.INTERRUPTED)):
+        job.refresh_from_db()
+        assert job.state == expected
+    assert repair().ended == 0

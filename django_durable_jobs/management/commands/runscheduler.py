@@ -65,7 +65,7 @@ class Command(BaseCommand):
             raise CommandError("Give --queues or --exclude-queues, not both.", returncode=2)
         if options["grace"] is not None and options["grace"] < 0:
             raise CommandError("--grace must be 0 or more seconds.", returncode=2)
-        alias = database(options["database"])
+        alias = options["database"] or database()
         if alias not in connections:
             raise CommandError(f"There is no database {alias!r} in DATABASES.", returncode=2)
         self._check_tables(alias)
