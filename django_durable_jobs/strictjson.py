@@ -209,7 +209,7 @@ def _copy_dict(value: dict[Any, Any], room: _Room, level: int) -> dict[str, Json
 
 def _check_level(level: int) -> None:
     if level > MAX_LEVELS:
-        raise _Refused(f"nested too deep; {MAX_LEVELS} levels are accepted")
+        raise _Refused(f"nested too deep, or refers to itself; {MAX_LEVELS} levels are accepted")
 
 
 def _text_problem(text: str) -> str:
