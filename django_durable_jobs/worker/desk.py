@@ -95,7 +95,8 @@ class Desk:
             if result.paused:
                 turn.look_in = settings.MAX_SLEEP
             elif not turn.started and not turn.more:
-                turn.look_in = self._look_in()
+                # A job that was approved and not claimed is asked about again.
+                turn.look_in = min(self._look_in(), self._gate.expires_in())
         except Error as error:
             # What was settled and claimed is committed, and is not to be forgotten for this.
             logger.warning("look ahead failed error=%s", error)

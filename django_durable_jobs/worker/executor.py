@@ -147,9 +147,14 @@ class LoopSlots:
 
     def submit(self, runs: list[Run]) -> None:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            args = (self._loop,)
-            threading.Thread(target=self._serve, args=args, name="loop", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._serve, args=(loop,), name="loop", daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                loop.close()
+                raise
+            self._loop = loop
         self._loop.call_soon_threadsafe(self._begin, runs)
 
     def close(self) -> None:

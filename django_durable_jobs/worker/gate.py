@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -60,6 +61,12 @@ class Gate:
         with self._lock:
             now = time.monotonic()
             return bool(self._asked) or any(until > now for until in self._approved.values())
+
+    def expires_in(self) -> float:
+        """Return after how many seconds the first approval lapses; infinite where there is none."""
+        with self._lock:
+            until = min(self._approved.values(), default=math.inf)
+        return max(until - time.monotonic(), 0.0)
 
     def used(self, ids: Iterable[UUID]) -> None:
         """Forget the approvals of jobs that were claimed."""

@@ -149,14 +149,16 @@ class Scheduler:
         self.drain()
         if self._end_grace(grace):
             self._wake.set()
-            self._thread.join()
-            for forget in self._forget:
-                forget()
-            self._keeper.stop()  # also where the thread ended by a fault
-            self._gate.close()
-            self._executor.close()
-            self._scribe.close()
-            self._stopped.set()
+            try:
+                self._thread.join()
+                for forget in self._forget:
+                    forget()
+                self._keeper.stop()  # also where the thread ended by a fault
+                self._gate.close()
+                self._executor.close()
+                self._scribe.close()
+            finally:
+                self._stopped.set()
         elif self._opened:
             self._stopped.wait()
 
@@ -307,7 +309,9 @@ class Scheduler:
             for run in turn.started:
                 self._active[run.claimed.claim_id] = run
             self._error = ""
-            self._idle = bool(free) and not (self._active or turn.more or self._gate.busy)
+            busy = self._active or turn.more or self._gate.busy
+            # Woken meanwhile: by what came too late for this turn.
+            self._idle = bool(free) and not busy and not self._wake.is_set()
             self._changed.notify_all()
         self._executor.submit(turn.started)
         self._tell(lambda observer: observer.turned(turn))

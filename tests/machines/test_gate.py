@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection, connections, transaction
 
-from django_durable_jobs import Scheduler, enqueue, register_handler
+from django_durable_jobs import Scheduler, cancel, enqueue, register_handler
 from django_durable_jobs.models import Job, QueueEntry
 from django_durable_jobs.states import State
 from django_durable_jobs.worker.gate import Gate
@@ -51,6 +51,24 @@ def test_a_worker_with_gated_jobs_is_idle_when_all_are_done(make: Make, keys: Ke
     scheduler.start()
     assert scheduler.wait_until_idle(30)
     assert {job.state for job in ended(*jobs)} == {"completed"}
+
+
+def test_a_worker_is_idle_soon_after_a_job_that_it_may_run_was_withdrawn(
+    make: Make, keys: Keys
+) -> None:
+    """The answer is used by no claim, and nothing else happens that could wake the worker."""
+    alone(keys)
+
+    def may(job: Job) -> bool:
+        cancel(job)
+        return True
+
+    register_handler("gated", lambda: None, can_run=may)
+    job = enqueue("gated")
+    scheduler = make()
+    scheduler.start()
+    assert scheduler.wait_until_idle(30)
+    assert ended(job)[0].state == State.CANCELLED
 
 
 @pytest.mark.skipif("connection.vendor == 'sqlite'", reason="a lock there is on the whole file")

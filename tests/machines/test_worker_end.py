@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from django_durable_jobs import enqueue, register_handler
+from django_durable_jobs import enqueue, register_handler, wake
 from django_durable_jobs.errors import StaleClaim
 from django_durable_jobs.models import Job, Worker
 from django_durable_jobs.states import State
@@ -95,6 +95,36 @@ def test_waiting_until_idle_waits_for_what_was_just_enqueued(make: Make) -> None
         assert scheduler.wait_until_idle(30)
         job.refresh_from_db()
         assert job.state == State.COMPLETED
+
+
+def test_waiting_until_idle_waits_for_what_was_enqueued_during_a_turn(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That turn found nothing, and says so only after the job was put in."""
+    scheduler = make()
+    scheduler.start()
+    register_handler("it", lambda: None)
+    assert scheduler.wait_until_idle(30)
+    jobs: list[Job] = []
+    next_one, go_on = threading.Event(), threading.Event()
+    turn = Desk.turn
+
+    def turn_late(self: Desk, *args: Any, **kwargs: Any) -> Any:
+        if jobs:
+            next_one.set()
+            go_on.wait(30)
+            return turn(self, *args, **kwargs)
+        result = turn(self, *args, **kwargs)
+        jobs.append(meanwhile(lambda: enqueue("it"))())
+        return result
+
+    monkeypatch.setattr(Desk, "turn", turn_late)
+    wake()
+    assert next_one.wait(30)
+    assert not scheduler.wait_until_idle(0)
+    go_on.set()
+    assert scheduler.wait_until_idle(30)
+    assert ended(*jobs)[0].state == State.COMPLETED
 
 
 # Shutting down

@@ -228,21 +228,24 @@ def test_a_child_task_that_exits_ends_its_job_and_not_the_loop(make: Make) -> No
     assert Worker.objects.get(pk=scheduler.id).state == "stopped"
 
 
+@pytest.mark.parametrize(
+    ("thread", "handler"), [("slot", lambda: "ran"), ("loop", say)], ids=["slot", "loop"]
+)
 def test_a_job_for_which_no_thread_could_be_started_is_given_back(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, thread: str, handler: Callable[..., Any]
 ) -> None:
     start = threading.Thread.start
     refused: list[str] = []
 
     def refuse_once(self: threading.Thread) -> None:
-        if self.name.startswith("slot") and not refused:
+        if self.name.startswith(thread) and not refused:
             refused.append(self.name)
             raise RuntimeError("can't start new thread")
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", refuse_once)
     make().start()
-    execution = run(lambda: "ran")
+    execution = run(handler)
     assert refused
     assert (execution.state, execution.result) == ("completed", "ran")
     assert attempts(execution.job) == [(1, "released", ""), (1, "completed", "")]
