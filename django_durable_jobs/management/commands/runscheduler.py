@@ -49,7 +49,9 @@ class Command(BaseCommand):
     def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         # The check of the database's version runs only where an alias is named.
         alias = options["database"] or database()
-        return {**super().get_check_kwargs(options), "databases": [alias]}
+        # One that is not there is refused below, in words.
+        aliases = [alias] if alias in connections else []
+        return {**super().get_check_kwargs(options), "databases": aliases}
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         # From here on, the system checks included: a process that is told to stop while it
