@@ -33,7 +33,7 @@ def test_a_database_without_our_tables_is_told_to_be_migrated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection.introspection, "table_names", lambda: ["auth_user"])
-    with pytest.raises(CommandError, match="has no tables for jobs: run `manage.py migrate`"):
+    with pytest.raises(CommandError, match=r"has no tables for jobs: run `manage\.py migrate`"):
         call_command("runscheduler")
 
 
