@@ -14,7 +14,7 @@ from django.db import connection
 from tests.chaos.storm import Storm
 from tests.processes.harness import Workers
 
-SECONDS = float(os.environ.get("DDJ_CHAOS_SECONDS", "15"))
+SECONDS = float(os.environ.get("DDJ_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("DDJ_CHAOS_SEED") or random.randrange(1_000_000))
 
 pytestmark = [
