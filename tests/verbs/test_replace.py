@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.db.models import JSONField, Value
 from django.db.transaction import atomic
 from django.test.utils import CaptureQueriesContext
 
@@ -99,7 +100,7 @@ def test_none_is_a_value(queued: Job) -> None:
     assert found is not None
     assert (found.payload, found.meta) == (None, {})
     assert before < found.run_at == found.claimable_at < before + timedelta(minutes=1)
-    assert Job.objects.get(payload=None) == queued
+    assert Job.objects.get(payload=Value(None, JSONField())) == queued
     assert QueueEntry.objects.get().due
     assert_queue_is_sound()
 
