@@ -301,7 +301,8 @@ class Storm:
             if connection.vendor == "postgresql":
                 cursor.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE application_name = %s",
+                    # Another run of this suite may be on the same server.
+                    " WHERE application_name = %s AND datname = current_database()",
                     [worker.log.name],
                 )
                 return
