@@ -20,7 +20,7 @@ from django.db.models.functions import Greatest
 from django.db.transaction import atomic
 
 from .conf import settings
-from .db import current_clock, now_expression, statements_for, transaction
+from .db import current_clock, is_duplicate, now_expression, statements_for, transaction
 from .errors import (
     DurableJobsError,
     IdempotencyConflict,
@@ -354,6 +354,8 @@ def _update_with_key(
         with atomic(using=jobs.db):
             return jobs.move(edge, **values) if edge else jobs.update(**values)
     except IntegrityError as error:
+        if not is_duplicate(error):
+            raise
         others = Job.objects.using(jobs.db).exclude(pk=job.pk)
         taken = others.filter(namespace=job.namespace, key_hash=values["key_hash"])
         other = taken.only("pk").first()

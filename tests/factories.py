@@ -9,6 +9,8 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import connections
+
 from django_durable_jobs.ids import uuid7
 from django_durable_jobs.jobspec import JobSpec
 from django_durable_jobs.models import Execution, Job, QueueEntry, Worker
@@ -179,6 +181,18 @@ def assert_queue_is_sound(using: str = "default") -> None:
     assert set(running.values_list("claim_id", flat=True)) == active
 
 
+def spoil(job_id: uuid.UUID) -> None:
+    """Make the row one that cannot be loaded, by a number that Python refuses for its length."""
+    connection = connections["default"]
+    key = job_id if connection.features.has_native_uuid_field else job_id.hex
+    cast = "::jsonb" if connection.vendor == "postgresql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE django_durable_jobs_job SET payload = %s{cast} WHERE id = %s",
+            [f'{{"n": {"9" * 5_000}}}', key],
+        )
+
+
 __all__ = [
     "assert_queue_is_sound",
     "make_entry",
@@ -186,4 +200,5 @@ __all__ = [
     "make_job",
     "make_worker",
     "now",
+    "spoil",
 ]

@@ -25,7 +25,7 @@ from django_durable_jobs.registry import handlers
 from django_durable_jobs.states import SETTLED
 from django_durable_jobs.worker import JobContext, Scheduler
 from tests.app.models import Note
-from tests.factories import assert_queue_is_sound, make_job
+from tests.factories import assert_queue_is_sound, make_job, spoil
 from tests.processes.harness import attempts, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -660,6 +660,18 @@ def test_json_that_cannot_be_read_fails_one_job_alone(make: Make, gated: bool) -
     error = Execution.objects.get(job_id=bad.pk).error
     assert "payload cannot be read" in error
     until(lambda: Job.objects.filter(pk=good.pk, state="completed").exists(), "the neighbour")
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_number_too_long_to_read_fails_one_job_alone(make: Make, gated: bool) -> None:
+    options = {"can_run": lambda job: True} if gated else {}
+    register_handler("it", lambda n: n, **options)
+    bad, good = make_job(type="it", payload={"n": 1}), make_job(type="it", payload={"n": 2})
+    spoil(bad.pk)
+    make(concurrency=1).start()
+    until(lambda: Job.objects.filter(pk=good.pk, state="completed").exists(), "the neighbour")
+    until(lambda: Job.objects.filter(pk=bad.pk, state="failed").exists(), "the failure")
+    assert "payload cannot be read" in Execution.objects.get(job_id=bad.pk).error
 
 
 # Waking up

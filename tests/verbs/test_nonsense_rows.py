@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
-from django.db import connection
 
 from django_durable_jobs import cancel, enqueue, replace_queued, requeue, resolve
 from django_durable_jobs.errors import InvalidJob
-from tests.factories import make_job
+from tests.factories import make_job, spoil
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def spoil(job_id: UUID) -> None:
-    """Make the row one that cannot be loaded, by a number that Python refuses for its length."""
-    key = job_id if connection.features.has_native_uuid_field else job_id.hex
-    cast = "::jsonb" if connection.vendor == "postgresql" else ""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE django_durable_jobs_job SET payload = %s{cast} WHERE id = %s",
-            [f'{{"n": {"9" * 5_000}}}', key],
-        )
 
 
 def test_an_unreadable_job_can_be_cancelled_and_requeued() -> None:
