@@ -2,7 +2,9 @@
 
 from .execution import Execution
 from .job import Job, JobQuerySet
-from .namespace import Namespace
+from .leader import Leader
+from .loop import Loop, LoopQuerySet, LoopRecord
+from .namespace import Namespace, Overview
 from .queue import QueueEntry
 from .schedule import Schedule, TickClaim, TickGap
 from .worker import Worker
@@ -11,7 +13,12 @@ __all__ = [
     "Execution",
     "Job",
     "JobQuerySet",
+    "Leader",
+    "Loop",
+    "LoopQuerySet",
+    "LoopRecord",
     "Namespace",
+    "Overview",
     "QueueEntry",
     "Schedule",
     "TickClaim",

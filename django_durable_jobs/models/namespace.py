@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ..fields import IdentifierField, UTCDateTimeField
@@ -24,3 +25,17 @@ class Namespace(models.Model):
 
     def __str__(self) -> str:
         return str(self.name)
+
+
+class Overview(Namespace):
+    """A namespace seen as a whole: no table, only a place for its page among those of the admin.
+
+    It has no permissions either: the page shows each part to those who may view what is in it.
+    """
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("overview")
+        # The blank is not seen, and sorts it before the other pages in every language.
+        verbose_name_plural = format_lazy(" {}", _("Overview"))

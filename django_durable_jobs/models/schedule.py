@@ -23,8 +23,8 @@ class Schedule(models.Model):
     kind = models.CharField(_("kind"), max_length=5, choices=Kind.choices)
     when = models.CharField(_("when"), max_length=512)
     timezone = models.CharField(_("time zone"), max_length=64)
-    # SHA-256 over everything that moves ticks: an edit is seen by it, and never fires an old tick.
-    declaration = models.CharField(max_length=64, editable=False)
+    # Everything that moves ticks, as JSON: an edit is seen by it, and never fires an old tick.
+    rule = models.CharField(max_length=512, editable=False)
     declared_at = UTCDateTimeField(_("declared at"))
     retired_at = UTCDateTimeField(_("gone from the code since"), null=True)
     anchor = UTCDateTimeField(_("anchor"), null=True)
@@ -49,6 +49,10 @@ class Schedule(models.Model):
     paused_at = UTCDateTimeField(_("paused since"), null=True)
     paused_by = models.CharField(_("paused by"), max_length=150, blank=True, default="")
     paused_reason = models.TextField(_("paused because"), blank=True, default="")
+    # Ticks up to here fell into a pause: they never fire.
+    resumed_at = UTCDateTimeField(_("resumed at"), null=True)
+    # Due already, and put in when the run before it has ended (overlap="queue").
+    waiting = UTCDateTimeField(_("waits for the run before it"), null=True)
 
     class Meta:
         verbose_name = _("schedule")
@@ -56,6 +60,7 @@ class Schedule(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["namespace", "name"], name="ddj_schedule_name")
         ]
+        indexes = [models.Index(fields=["namespace", "next_fire"], name="ddj_schedule_next")]
         permissions = [
             ("pause_schedule", _("Can pause and resume schedules")),
             ("fire_schedule", _("Can fire schedules by hand")),
@@ -84,6 +89,8 @@ class TickClaim(models.Model):
     )
     outcome = models.CharField(_("outcome"), max_length=8, choices=TickOutcome.choices)
     reason = models.CharField(_("reason"), max_length=64, blank=True, default="")
+    # Until the leader has seen how the job ended: these few say whose previous run is in flight.
+    open = models.BooleanField(_("run not over"), default=False)
 
     class Meta:
         verbose_name = _("tick claim")
@@ -93,14 +100,17 @@ class TickClaim(models.Model):
                 fields=["namespace", "name", "scheduled_at"], name="ddj_tick_once"
             )
         ]
-        indexes = [models.Index(fields=["namespace", "scheduled_at"], name="ddj_tick_time")]
+        indexes = [
+            models.Index(fields=["namespace", "scheduled_at"], name="ddj_tick_time"),
+            models.Index(fields=["namespace", "open"], name="ddj_tick_open"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} at {self.scheduled_at:%Y-%m-%d %H:%M:%SZ}"
 
 
 class TickGap(models.Model):
-    """A stretch of ticks that a schedule missed in one piece, by a pause or a downtime."""
+    """A stretch of ticks that a schedule missed in one piece: by a pause, a downtime, an edit."""
 
     id = models.BigAutoField(primary_key=True)
     namespace = IdentifierField(_("namespace"), max_length=64)
@@ -109,6 +119,8 @@ class TickGap(models.Model):
     last = UTCDateTimeField(_("last tick"))
     count = models.PositiveBigIntegerField(_("ticks"))
     reason = models.CharField(_("reason"), max_length=64)
+    # The schedule's, under which they were ticks.
+    rule = models.CharField(max_length=512, editable=False, default="")
 
     class Meta:
         verbose_name = _("tick gap")
