@@ -10,6 +10,7 @@ from .repairing import Repair, repair
 from .settling import (
     EXPIRED_AT_ONCE,
     Settlement,
+    ends,
     expire,
     interrupt,
     interrupt_worker,
@@ -18,16 +19,19 @@ from .settling import (
     unconfirmed,
 )
 from .taking import ClaimRequest, ClaimResult, claim, peek
+from .telling import NO_EXECUTION, settled, tell_settled
 
 __all__ = [
     "EXPIRED_AT_ONCE",
     "NEVER",
+    "NO_EXECUTION",
     "ClaimRequest",
     "ClaimResult",
     "Claimed",
     "Repair",
     "Settlement",
     "claim",
+    "ends",
     "expire",
     "free_ineligible",
     "free_known",
@@ -41,5 +45,7 @@ __all__ = [
     "repair",
     "settle",
     "settle_apart",
+    "settled",
+    "tell_settled",
     "unconfirmed",
 ]

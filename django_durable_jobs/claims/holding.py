@@ -31,7 +31,7 @@ def put_off(connection: BaseDatabaseWrapper, job: Job, *, longest: float) -> Non
     """Put off a queued job whose can_run said no, by ``pause_after``."""
     now = current_clock().now(connection)
     until = now + timedelta(seconds=pause_after(job, now, longest=longest))
-    statements_for(connection).hold([job.pk], HeldReason.NOT_ELIGIBLE, until=until)
+    statements_for(connection).put_off([job.pk], HeldReason.NOT_ELIGIBLE, until=until)
 
 
 def live_types(connection: BaseDatabaseWrapper, namespace: str) -> set[str]:
@@ -66,4 +66,4 @@ def _free(statements: Statements, namespace: str, which: Q) -> int:
     entries = QueueEntry.objects.using(statements.connection.alias)
     ids = entries.filter(which, namespace=namespace, due=False).values_list("job_id", flat=True)
     # In the order of their keys, as everybody locks several entries.
-    return statements.unhold(sorted(ids))
+    return statements.free(sorted(ids))

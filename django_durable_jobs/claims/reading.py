@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import models
+from django.db import DataError, models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..db import Kind, Taking, statements_for
+from ..db import Kind, Statements, Taking, statements_for
 from ..fields import UTCDateTimeField
 from ..models import Job
 
@@ -51,18 +51,36 @@ def load(connection: BaseDatabaseWrapper, takings: Sequence[Taking]) -> list[Cla
     harms no neighbour.
     """
     names = [name for name, _ in _COLUMNS]
+    statements = statements_for(connection)
     ids = [taking.job_id for taking in takings]
     found = {}
-    for values in statements_for(connection).read_jobs(ids, _COLUMNS):
+    try:
+        rows = [(values, "") for values in statements.read_jobs(ids, _COLUMNS)]
+    except DataError:
+        rows = [row for job_id in ids for row in _read_apart(statements, job_id)]
+    for values, unreadable in rows:
         problem = _read_json(values)
         job = Job.from_db(connection.alias, names, values)
-        found[job.pk] = job, problem
+        found[job.pk] = job, unreadable or problem
     claimed = []
     for taking in takings:
         if taking.job_id in found:
             job, problem = found[taking.job_id]
             claimed.append(Claimed(job, taking.claim_id, taking.starts, problem))
     return claimed
+
+
+def _read_apart(statements: Statements, job_id: uuid.UUID) -> Iterator[tuple[list[Any], str]]:
+    """Read one job, without its times where Python has no form for one (PostgreSQL's infinity)."""
+    try:
+        for values in statements.read_jobs([job_id], _COLUMNS):
+            yield values, ""
+    except DataError as error:
+        readable = [column for column in _COLUMNS if column[1] != "time"]
+        for values in statements.read_jobs([job_id], readable):
+            given = dict(zip((name for name, _ in readable), values, strict=True))
+            problem = f"The job's times cannot be read: {error}. Its row was edited by hand."
+            yield [given.get(name) for name, _ in _COLUMNS], problem
 
 
 def _read_json(values: list[Any]) -> str:

@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..db import FIRST, statements_for, transaction
 from ..models import QueueEntry
 from .holding import NEVER, free_known, live_types
+from .telling import tell_ended
 
 # How many rows of each table one call looks at, and how many it mends in one transaction.
 _STRETCH = 5_000
@@ -64,7 +65,9 @@ def repair(
         nobodys, _ = statements.jobs_without_execution(namespace, jobs_from, stretch)
         for at in range(0, len(nobodys), _BATCH):
             with transaction(connection.alias):
-                ended += statements.end_jobs(nobodys[at : at + _BATCH])
+                interrupted = statements.end_jobs(nobodys[at : at + _BATCH])
+                tell_ended(connection, interrupted)
+            ended += len(interrupted)
     if entries_from is not None:
         orphans, entry_after = statements.entries_without_job(namespace, entries_from, stretch)
         for at in range(0, len(orphans), _BATCH):

@@ -11,8 +11,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
 
 from ..db import Held, Outcome, statements_for
-from ..models import Worker
-from ..states import InterruptionReason, State
+from ..models import Execution, Worker
+from ..states import ACTIVE, InterruptionReason, State
 
 # How many leases that ran out one call ends: so many rows are locked at once.
 EXPIRED_AT_ONCE = 50
@@ -53,6 +53,19 @@ def settle_apart(connection: BaseDatabaseWrapper, outcomes: Iterable[Outcome]) -
         except (DataError, IntegrityError) as error:
             done.refused.append((outcome, error))
     return done
+
+
+def ends(
+    connection: BaseDatabaseWrapper, claims: Iterable[tuple[uuid.UUID, uuid.UUID]]
+) -> dict[uuid.UUID, tuple[str, str]]:
+    """Return how the executions of these claims (job id, claim id) have ended, by claim id.
+
+    Each its state and the reason of its interruption, "" for none.
+    """
+    jobs, ids = zip(*claims, strict=True)
+    found = Execution.objects.using(connection.alias).filter(job_id__in=jobs, claim_id__in=ids)
+    rows = found.exclude(state__in=ACTIVE).values_list("claim_id", "state", "interruption_reason")
+    return {claim_id: (state, reason) for claim_id, state, reason in rows}
 
 
 def interrupt(claim: tuple[uuid.UUID, uuid.UUID], reason: str, *, repeats: bool) -> Outcome:

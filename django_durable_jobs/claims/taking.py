@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..db import Candidate, Statements, Survey, Taking, Wanted, statements_for
+from ..db import (
+    Candidate,
+    Seen,
+    Sight,
+    Statements,
+    Taking,
+    Wanted,
+    enough_each,
+    statements_for,
+)
 from ..models import Namespace
 from ..states import HeldReason
 from ..turns import circle, deal
@@ -75,8 +84,11 @@ def claim(connection: BaseDatabaseWrapper, request: ClaimRequest) -> ClaimResult
     turn_after, paused = row
     if paused:
         return ClaimResult(paused=True)
-    survey = statements.survey(request.namespace, queues=request.queues is None, promote=True)
-    look = _Look(statements, request, turn_after, survey, locked=True)
+    look = _Look(statements, request, turn_after, locked=True)
+    promoted = 0
+    if look.seen.ripe:
+        promoted = statements.promote(request.namespace)
+        look = _Look(statements, request, turn_after, locked=True)
     chosen, last = look.choose_and_lock()
     taken: set[uuid.UUID] = set()
     takings = [_taking(candidate, request) for candidate in chosen]
@@ -86,7 +98,7 @@ def claim(connection: BaseDatabaseWrapper, request: ClaimRequest) -> ClaimResult
         taken = set(statements.take(takings, worker=request.worker, lease=request.lease, turn=turn))
     return ClaimResult(
         [taking for taking in takings if taking.job_id in taken],
-        promoted=survey.promoted,
+        promoted=promoted,
         left_over=look.unapproved,
     )
 
@@ -98,8 +110,7 @@ def peek(connection: BaseDatabaseWrapper, request: ClaimRequest) -> list[uuid.UU
         row = statements.lock_namespace(request.namespace, lock=False)
         if row is None or row[1]:
             return []
-        survey = statements.survey(request.namespace, queues=request.queues is None, promote=False)
-        chosen, _ = _Look(statements, request, row[0], survey, locked=False).choose()
+        chosen, _ = _Look(statements, request, row[0], locked=False).choose()
     return [candidate.job_id for candidate in chosen if candidate.type in request.gated]
 
 
@@ -123,26 +134,36 @@ class _Look:
     """
 
     def __init__(
-        self,
-        statements: Statements,
-        request: ClaimRequest,
-        turn_after: str,
-        survey: Survey,
-        *,
-        locked: bool,
+        self, statements: Statements, request: ClaimRequest, turn_after: str, *, locked: bool
     ) -> None:
         self.statements = statements
         self.request = request
         self.turn_after = turn_after
-        self.active = survey.active
         self.locked = locked
         self.unapproved = False  # whether gated jobs came up that nobody has approved
         self.skip: list[uuid.UUID] = []  # somebody else holds their rows
+        self.seen = self._see(request.slots)
+        self.active = self.seen.active
         self.slots = request.slots
         if request.global_cap is not None:
             self.slots = min(self.slots, request.global_cap - sum(self.active.values()))
-        queues = survey.queues if request.queues is None else request.queues
-        self.queues = [queue for queue in queues if queue not in request.excluded]
+
+    def _see(self, limit: int) -> Seen:
+        request = self.request
+        return self.statements.look(
+            Sight(
+                namespace=request.namespace,
+                queues=request.queues,
+                excluded=request.excluded,
+                after=self.turn_after,
+                cap=request.owner_cap,
+                uncapped=request.uncapped,
+                slots=request.slots,
+                limit=limit,
+                skip=tuple(self.skip),
+                lock=self.locked,
+            )
+        )
 
     def choose_and_lock(self) -> tuple[list[Candidate], str]:
         """Choose jobs whose rows nobody else holds: in place of a held one its owner's next."""
@@ -154,36 +175,28 @@ class _Look:
             if len(locked) == len(chosen):
                 return chosen, last
             self.skip += sorted(c.job_id for c in chosen if c.job_id not in locked)
+            self.seen = self._see(self.request.slots)
 
     def choose(self) -> tuple[list[Candidate], str]:
         """Return the jobs that the free slots go to, and the new turn."""
         if self.slots <= 0:
             return [], self.turn_after
-        limit = self.slots
+        seen, limit = self.seen, self.request.slots
         while True:
-            owners, all_seen = self._owners(limit)
-            found = self._fill(owners)
+            owners, all_seen = self._in_sight(seen.owners, limit)
+            found = self._fill(owners, seen)
             chosen, last = self._deal(found)
             # A second job for an owner is fair only if no owner further along has a first.
             one_each = len({candidate.owner_id for candidate in chosen}) == self.slots
             if all_seen or one_each:
                 return chosen, last
             limit *= _WIDER
+            seen = self._see(limit)
 
-    def _owners(self, limit: int) -> tuple[dict[str, list[str]], bool]:
-        """Return the next owners in turn of each queue, and whether these are all."""
-        request, cap = self.request, self.request.owner_cap
-        full = [
-            owner
-            for owner, count in self.active.items()
-            if cap is not None and owner not in request.uncapped and count >= cap
-        ]
-        owners = {
-            queue: self.statements.owners_due(
-                request.namespace, queue, after=self.turn_after, full=full, limit=limit
-            )
-            for queue in self.queues
-        }
+    def _in_sight(
+        self, owners: dict[str, list[str]], limit: int
+    ) -> tuple[dict[str, list[str]], bool]:
+        """Return the owners of each queue that may be chosen from, and whether these are all."""
         cut_short = [names for names in owners.values() if len(names) == limit]
         if len(owners) > 1 and cut_short:
             # No further than all queues were looked through: an owner behind that may have a
@@ -201,48 +214,52 @@ class _Look:
             }
         return owners, not cut_short
 
-    def _fill(self, owners: dict[str, list[str]]) -> list[Candidate]:
+    def _fill(self, owners: dict[str, list[str]], seen: Seen) -> list[Candidate]:
         """Return as many of the owners' next jobs as the slots may need."""
-        count = len({name for names in owners.values() for name in names})
-        # Enough if every owner has at least one.
-        each = max(1, self.slots - count + 1)
-        found, plain = self._heads(owners, each)
+        each = enough_each(self.request.slots, seen.owners)
+        heads = [head for head in seen.heads if head.owner_id in owners[head.queue]]
+        found, plain = self._usable(heads, owners, each)
         if each < self.slots and len(self._deal(found)[0]) < self.slots:
             cut_short = _cut_short(found, each)
             more = {
                 queue: [name for name in names if (queue, name) in cut_short]
                 for queue, names in owners.items()
             }
-            again, _ = self._heads(more, self.slots, plain=plain)
+            if plain:
+                heads = self._ask(more, self.slots, wanted=None)
+                again, _ = self._usable(heads, more, self.slots)
+            else:
+                again = self._wanted(more, self.slots)
             found = [c for c in found if (c.queue, c.owner_id) not in cut_short] + again
         return found
 
-    def _heads(
-        self, owners: dict[str, list[str]], each: int, *, plain: bool = True
+    def _usable(
+        self, found: list[Candidate], owners: dict[str, list[str]], each: int
     ) -> tuple[list[Candidate], bool]:
         """Return the owners' next jobs that can be taken now.
 
-        Looks without a filter first (``plain``), which shows the jobs that nobody knows. Returns
+        ``found`` was looked for without a filter, which shows the jobs that nobody knows. Returns
         also whether that was enough.
         """
-        found: list[Candidate] = []
-        if plain:
-            found = self._ask(owners, each, wanted=None)
-            strangers = [c for c in found if c.type not in self.request.types]
-            closed = self.locked and [c for c in found if self._is_closed(c)]
-            self.unapproved = self.unapproved or bool(closed)
-            if not strangers and not closed:
-                return found, True
-            if strangers and self.locked:
-                self._put_off_unknown({(c.queue, c.owner_id, c.type) for c in strangers})
+        strangers = [c for c in found if c.type not in self.request.types]
+        closed = self.locked and [c for c in found if self._is_closed(c)]
+        self.unapproved = self.unapproved or bool(closed)
+        if not strangers and not closed:
+            return found, True
+        if strangers and self.locked:
+            self._put_off_unknown({(c.queue, c.owner_id, c.type) for c in strangers})
+        return self._wanted(owners, each), False
+
+    def _wanted(self, owners: dict[str, list[str]], each: int) -> list[Candidate]:
+        """Look for jobs of the types that can be taken now, and for the approved ones."""
         open_types = self.request.types - self.request.gated if self.locked else self.request.types
         approved = self.request.approved if self.locked else frozenset()
         if not open_types and not approved:
-            return [], False
+            return []
         wanted = Wanted(tuple(sorted(open_types)), tuple(sorted(approved)))
         found = self._ask(owners, each, wanted=wanted)
         # An approved job may have become one of a type that this worker does not know.
-        return [c for c in found if c.type in self.request.types], False
+        return [c for c in found if c.type in self.request.types]
 
     def _ask(
         self, owners: dict[str, list[str]], each: int, *, wanted: Wanted | None
@@ -277,7 +294,7 @@ class _Look:
         for queue, owner, type in sorted(strangers):
             if type not in known:
                 ids = self.statements.due_of_type(namespace, queue, owner, type)
-                self.statements.hold(ids, HeldReason.NO_HANDLER, until=NEVER)
+                self.statements.put_off(ids, HeldReason.NO_HANDLER, until=NEVER)
 
     def _deal(self, found: Iterable[Candidate]) -> tuple[list[Candidate], str]:
         heads: dict[str, list[Candidate]] = {}

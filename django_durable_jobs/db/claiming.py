@@ -1,17 +1,16 @@
-"""The statements of the claim: whose turn it is, what is due, and taking it."""
+"""The statements of the claim: marking due, putting off, taking."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
-from ..fields import time_from_database
-from ..states import ACTIVE, EDGES
-from .rows import Candidate, Survey, Taking, Wanted
-from .session import ENTRY, EXECUTION, JOB, NAMESPACE, NOT_HELD, Session, as_uuid, in_states, marks
+from ..states import EDGES
+from .looking import ORDER, LookStatements
+from .rows import Candidate, Taking
+from .session import ENTRY, EXECUTION, JOB, NAMESPACE, NOT_HELD, as_uuid, in_states, marks
 
 # One batch of a mass change (promotions, put-offs): short enough to hold locks for a breath.
 BATCH = 1_000
@@ -23,22 +22,9 @@ EXECUTION_COLUMNS = (
     " error_code, traceback, resolved_by, resolved_note"
 )
 
-_HEAD = "job_id, owner_id, type, attempts, max_attempts, rank, run_at, created_at"
-_ORDER = "rank, run_at, created_at, job_id"
 
-# How many owners' next jobs one statement asks for (SQLite takes at most 500 selects in a union).
-_HEADS_AT_ONCE = 50
-
-
-class ClaimStatements(Session):
-    """Find and take due jobs."""
-
-    # Whether ``heads`` locks what it returns.
-    heads_lock = False
-
-    def reading(self) -> AbstractContextManager[object]:
-        """Hold together the statements of a look that locks nothing."""
-        return nullcontext()
+class ClaimStatements(LookStatements):
+    """Take due jobs."""
 
     def lock_namespace(self, name: str, *, lock: bool = True) -> tuple[str, bool] | None:
         """Lock the namespace's row; return its turn and whether it is paused, None without row.
@@ -55,14 +41,6 @@ class ClaimStatements(Session):
         )
         return (rows[0][0], bool(rows[0][1])) if rows else None
 
-    def survey(self, namespace: str, *, queues: bool, promote: bool) -> Survey:
-        """Mark due what has become so, count who holds how much, name the queues if asked to."""
-        return Survey(
-            promoted=self.promote(namespace) if promote else 0,
-            active=self.active_by_owner(namespace),
-            queues=tuple(self.queues(namespace)) if queues else (),
-        )
-
     def promote(self, namespace: str) -> int:
         """Mark due what has become claimable, at most ``BATCH`` rows; return how many."""
         rows = self.execute(
@@ -74,131 +52,6 @@ class ClaimStatements(Session):
         for ids in self.batches(row[0] for row in rows):
             self.execute(f"UPDATE {ENTRY} SET due = TRUE WHERE job_id IN ({marks(ids)})", ids)
         return len(rows)
-
-    def next_claimable_at(self, namespace: str, queues: Sequence[str] | None) -> datetime | None:
-        """Return when the next waiting entry becomes claimable, None where none waits."""
-        chosen, params = (
-            ("", []) if queues is None else (f" AND queue IN ({marks(queues)})", queues)
-        )
-        rows = self.execute(
-            f"SELECT {self.utc('claimable_at')} FROM {ENTRY} WHERE namespace = %s AND due = FALSE"
-            f"{chosen} ORDER BY claimable_at LIMIT 1",
-            [namespace, *params],
-        )
-        return time_from_database(rows[0][0]) if rows else None
-
-    def utc(self, column: str) -> str:
-        """Return SQL that reads a column of times as UTC."""
-        return column
-
-    def active_by_owner(self, namespace: str) -> dict[str, int]:
-        """Count the executions of each owner that have not ended.
-
-        One state at a time: where nearly all have ended, SQLite takes a list of states for a
-        reason to read everything.
-        """
-        one = (
-            f"SELECT owner_id FROM {EXECUTION}{self.by_active} WHERE namespace = %s"
-            " AND state = '{}'"
-        )
-        held = " UNION ALL ".join(one.format(state.value) for state in ACTIVE)
-        return dict(
-            self.execute(
-                f"SELECT owner_id, COUNT(*) FROM ({held}) held GROUP BY owner_id",
-                [namespace] * len(ACTIVE),
-            )
-        )
-
-    def queues(self, namespace: str) -> list[str]:
-        """Name the queues that have entries, by hopping from one name to the next."""
-        found: list[str] = []
-        bound, params = "", [namespace]
-        while rows := self.execute(
-            f"SELECT queue FROM {ENTRY}{self.by_turn} WHERE namespace = %s{bound}"
-            " ORDER BY queue LIMIT 1",
-            params,
-        ):
-            found.append(rows[0][0])
-            bound, params = " AND queue > %s", [namespace, found[-1]]
-        return found
-
-    def owners_due(
-        self, namespace: str, queue: str, *, after: str, full: Sequence[str], limit: int
-    ) -> list[str]:
-        """Return the next ``limit`` owners with due entries in turn order, without ``full`` ones.
-
-        Walks along the index by small steps: a step reads a few entries, and the next one starts
-        behind the last owner seen, so that a long backlog costs no more than a short one.
-        """
-        owners: list[str] = []
-        skipped = set(full)
-        for bound, at, stop in ((">", after, None), (">=", "", after)):
-            while len(owners) < limit:
-                step = 4 * (limit - len(owners))
-                rows = self.execute(
-                    "SELECT owner_id, COUNT(*) FROM ("
-                    f"SELECT owner_id FROM {ENTRY}{self.by_turn} WHERE namespace = %s"
-                    f" AND queue = %s AND due = TRUE AND owner_id {bound} %s"
-                    f" ORDER BY owner_id LIMIT {step}) step GROUP BY owner_id ORDER BY owner_id",
-                    [namespace, queue, at],
-                )
-                names = [row[0] for row in rows if stop is None or row[0] <= stop]
-                owners += [name for name in names if name not in skipped]
-                if len(names) < len(rows) or sum(row[1] for row in rows) < step:
-                    break
-                at, bound = names[-1], ">"
-        return owners[:limit]
-
-    def heads(
-        self,
-        namespace: str,
-        queue: str,
-        owners: Sequence[str],
-        *,
-        each: int,
-        wanted: Wanted | None = None,
-        skip: Sequence[uuid.UUID] = (),
-        lock: bool = True,
-    ) -> list[Candidate]:
-        """Return the first ``each`` due entries of each owner, only ``wanted`` ones where given.
-
-        With ``lock``, a database that can lock what it finds and pass over what others hold does
-        so; the others lock by ``lock_candidates`` and look again without what they could not have
-        (``skip``).
-        """
-        chosen, params = self._chosen(wanted, skip)
-        one = (
-            f"SELECT * FROM (SELECT {_HEAD} FROM {ENTRY}{self.by_turn} WHERE namespace = %s"
-            f" AND queue = %s AND due = TRUE AND owner_id = %s{chosen} ORDER BY {_ORDER}"
-            f" LIMIT {each}) head"
-        )
-        found: list[Candidate] = []
-        for start in range(0, len(owners), _HEADS_AT_ONCE):
-            part = owners[start : start + _HEADS_AT_ONCE]
-            rows = self.execute(
-                " UNION ALL ".join([one] * len(part)),
-                [value for owner in part for value in (namespace, queue, owner, *params)],
-            )
-            found += [self.candidate(queue, row) for row in rows]
-        return found
-
-    def _chosen(self, wanted: Wanted | None, skip: Sequence[uuid.UUID]) -> tuple[str, list[Any]]:
-        sql, params = "", []
-        if wanted is not None:
-            # An empty list is no list in SQL: no id and no type is None.
-            types: list[Any] = list(wanted.types) or [None]
-            ids: list[Any] = self.keys(wanted.ids) or [None]
-            sql = f" AND (type IN ({marks(types)}) OR job_id IN ({marks(ids)}))"
-            params += [*types, *ids]
-        if skip:
-            sql += f" AND job_id NOT IN ({marks(skip)})"
-            params += self.keys(skip)
-        return sql, params
-
-    def candidate(self, queue: str, row: tuple[Any, ...]) -> Candidate:
-        job_id = as_uuid(row[0])
-        order = (row[5], row[6], row[7], job_id.bytes)
-        return Candidate(job_id, row[1], queue, row[2], row[3], row[4], order)
 
     def lock_candidates(self, candidates: Sequence[Candidate]) -> set[uuid.UUID]:
         """Lock these entries; return those that nobody else has locked or changed meanwhile.
@@ -234,12 +87,12 @@ class ClaimStatements(Session):
         """Return the jobs of one type among the first ``BATCH`` due ones of one owner."""
         rows = self.execute(
             f"SELECT job_id, type FROM {ENTRY}{self.by_turn} WHERE namespace = %s AND queue = %s"
-            f" AND due = TRUE AND owner_id = %s ORDER BY {_ORDER} LIMIT {BATCH}",
+            f" AND due = TRUE AND owner_id = %s ORDER BY {ORDER} LIMIT {BATCH}",
             [namespace, queue, owner],
         )
         return [as_uuid(row[0]) for row in rows if row[1] == type]
 
-    def hold(self, ids: Sequence[uuid.UUID], reason: str, *, until: datetime) -> None:
+    def put_off(self, ids: Sequence[uuid.UUID], reason: str, *, until: datetime) -> None:
         """Put due jobs off ``until`` then, and say why; what is not due any more stays as it is."""
         for values in self.batches(self.keys(sorted(self.lock_entries(ids)))):
             self.execute(
@@ -256,7 +109,7 @@ class ClaimStatements(Session):
                 [reason, reason, self.time(until), *values],
             )
 
-    def unhold(self, ids: Sequence[uuid.UUID]) -> int:
+    def free(self, ids: Sequence[uuid.UUID]) -> int:
         """Let put-off jobs be claimed at once; return how many."""
         freed = 0
         for values in self.batches(self.keys(ids)):

@@ -59,7 +59,11 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Move ``seconds`` on (or back)."""
-        self.value += timedelta(seconds=seconds)
+        self.move_to(self.value + timedelta(seconds=seconds))
+
+    def move_to(self, now: datetime) -> None:
+        """Let it be ``now``."""
+        self.value = to_utc(now)
 
     def sql(self, connection: BaseDatabaseWrapper, *, plus: float = 0.0) -> str:
         value = self.value + timedelta(seconds=plus)

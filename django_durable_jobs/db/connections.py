@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import atomic
+
+from .limits import Limits, limit_answers, limit_session, limits_for, with_limits
 
 # How long a statement of ours waits for SQLite's one write lock, in seconds.
 SQLITE_BUSY_TIMEOUT = 30.0
@@ -58,7 +60,12 @@ def _read_committed(connection: Any) -> None:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
+def has_psycopg3(connection: Any) -> bool:
+    """Tell whether psycopg 3 stands behind this connection: psycopg 2 does less of what we want."""
+    return bool(connection.vendor == "postgresql" and connection.Database.__name__ == "psycopg")
+
+
+def _own_settings(connection: BaseDatabaseWrapper, limits: Limits | None) -> dict[str, Any]:
     """Return the alias' settings as the machinery wants them, whatever the project chose."""
     settings = {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"]}}
     settings.update(
@@ -68,53 +75,64 @@ def _own_settings(connection: BaseDatabaseWrapper) -> dict[str, Any]:
     if connection.vendor == "postgresql":
         options.pop("pool", None)
         options["isolation_level"] = READ_COMMITTED[0]
+        if limits is not None and has_psycopg3(connection):
+            # The same few statements again and again: half of what they cost is their planning.
+            options["server_side_binding"] = True
+            options.setdefault("prepare_threshold", 3)
     elif connection.vendor == "mysql":
         options["isolation_level"] = READ_COMMITTED[1]
     elif connection.vendor == "sqlite":
         options["transaction_mode"] = "IMMEDIATE"
         options["timeout"] = max(SQLITE_BUSY_TIMEOUT, float(options.get("timeout", 5.0)))
+    if limits is not None:
+        settings["OPTIONS"] = with_limits(connection.vendor, options, limits)
     return settings
 
 
-def _limit_idling(connection: Any, seconds: float) -> None:
-    """Have MariaDB roll back a transaction that stands still for longer.
-
-    A process that is stopped in the middle of one (a paused machine) would hold its locks for as
-    long. On PostgreSQL the claim says so for its own transaction (``lock_namespace``): said to a
-    session it would reach the host's, behind a pooler. MySQL knows no such limit, and SQLite's
-    lock is the process's own.
-    """
-    if connection.vendor == "mysql" and connection.mysql_is_mariadb:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET SESSION idle_transaction_timeout = {max(1, round(seconds))}")
-
-
-def _limited(wrapper: type[Any], seconds: float) -> type[Any]:
-    """Return the wrapper class with the limit set on every connection it opens."""
+def _limited(wrapper: type[Any], limits: Limits) -> type[Any]:
+    """Return the wrapper class with the limits on every connection that it opens."""
 
     class DatabaseWrapper(wrapper):  # type: ignore[misc]
+        behind_pooler = False
+
+        def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+            driver = super().get_new_connection(conn_params)
+            limit_answers(driver, limits)
+            return driver
+
         def init_connection_state(self) -> None:
             super().init_connection_state()
-            _limit_idling(self, seconds)
+            limit_session(self, limits)
+
+        def _set_autocommit(self, autocommit: bool) -> None:
+            try:
+                super()._set_autocommit(autocommit)
+            except Error:
+                # On MySQL a statement of its own, behind the commit: what was confirmed stands.
+                if not (autocommit and self.run_commit_hooks_on_set_autocommit_on):
+                    raise
+                with suppress(Error):
+                    self._close()
+                self.connection = None
 
     return DatabaseWrapper
 
 
 @contextmanager
-def own_connections(
-    using: str, *, idle_limit: float | None = None
-) -> Iterator[BaseDatabaseWrapper]:
+def own_connections(using: str, *, lease: float | None = None) -> Iterator[BaseDatabaseWrapper]:
     """Give the calling thread a connection of its own to ``using``, closed at the end.
 
     It is configured for the machinery (READ COMMITTED, IMMEDIATE on SQLite, kept open, outside
-    any pool), and stands in for ``connections[using]`` in this thread, the ORM included. A
-    transaction on it that stands still for ``idle_limit`` seconds is rolled back by MariaDB.
+    any pool), and stands in for ``connections[using]`` in this thread, the ORM included. With
+    ``lease``, in seconds, it waits for nothing for longer than that allows (``limits_for``): not
+    for a lock, not for an answer, and the server does not wait for it in a transaction.
     """
     previous = connections[using]
     wrapper: type[Any] = type(previous)
-    if idle_limit is not None:
-        wrapper = _limited(wrapper, idle_limit)
-    own: BaseDatabaseWrapper = wrapper(_own_settings(previous), using)
+    limits = None if lease is None else limits_for(lease)
+    if limits is not None:
+        wrapper = _limited(wrapper, limits)
+    own: BaseDatabaseWrapper = wrapper(_own_settings(previous, limits), using)
     connections[using] = own
     try:
         yield own

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from .enqueueing import ValuesInsert
 from .statements import Statements
+from .updating import UpdateFromTable
 
 
-class MySQLStatements(ValuesInsert, Statements):
+class MySQLStatements(ValuesInsert, UpdateFromTable, Statements):
     """Lock rows by primary key only: an ORDER BY that no index serves locks every candidate."""
 
     by_turn = " FORCE INDEX (ddj_queue_turn)"
@@ -15,3 +16,5 @@ class MySQLStatements(ValuesInsert, Statements):
     lock = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
     text = "CHAR"
+    share = " LOCK IN SHARE MODE"
+    insert_once = " ON DUPLICATE KEY UPDATE namespace = namespace"

@@ -58,11 +58,19 @@ class RepairStatements(SettleStatements):
             limit,
         )
 
-    def end_jobs(self, ids: list[uuid.UUID]) -> int:
-        """Interrupt those of the jobs that no execution holds; return how many."""
+    def end_jobs(self, ids: list[uuid.UUID]) -> list[uuid.UUID]:
+        """Interrupt those of the jobs that no execution holds; return them."""
         edge = EDGES["interrupt"]
         values = self.keys(sorted(ids))
-        return self.count(
+        rows = self.execute(
+            f"SELECT id FROM {JOB} WHERE id IN ({marks(values)})"
+            f" AND state IN {in_states(edge.sources)} ORDER BY id{self.lock}",
+            values,
+        )
+        values = [row[0] for row in rows]
+        if not values:
+            return []
+        moved = self.count(
             f"UPDATE {JOB} SET state = '{edge.target.value}', finished_at = {self.now},"
             f" updated_at = {self.now},"
             " key_hash = CASE WHEN key_scope = 'live' THEN NULL ELSE key_hash END"
@@ -71,6 +79,13 @@ class RepairStatements(SettleStatements):
             f" AND x.claim_id = {JOB}.claim_id AND x.state IN {in_states(ACTIVE)})",
             values,
         )
+        if moved < len(values):
+            rows = self.execute(
+                f"SELECT id FROM {JOB} WHERE id IN ({marks(values)})"
+                f" AND state = '{edge.target.value}'",
+                values,
+            )
+        return [as_uuid(row[0]) for row in rows]
 
     def _stretch(self, sql: str, params: tuple[object, ...], limit: int) -> Stretch:
         rows = self.execute(sql, params)

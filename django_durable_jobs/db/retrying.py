@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from django.db import DataError, Error, IntegrityError, NotSupportedError, ProgrammingError
+
 T = TypeVar("T")
 
 TRIES = 5
@@ -42,6 +44,16 @@ def is_transient(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Tell whether the database could not serve, whatever it was asked; it may when asked again.
+
+    It is gone, restarts, is full or read-only, somebody holds a lock. By elimination: all other
+    errors are about the statement or its values.
+    """
+    about_the_statement = (DataError, IntegrityError, ProgrammingError, NotSupportedError)
+    return isinstance(error, Error) and not isinstance(error, about_the_statement)
 
 
 def is_duplicate(error: BaseException | None) -> bool:

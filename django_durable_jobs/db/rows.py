@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 
@@ -28,13 +29,44 @@ class Wanted:
     ids: tuple[uuid.UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What a claim knows before it chooses: how many rows became due, who holds how much."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a claim is to look at.
 
-    promoted: int
+    ``queues`` None means every queue of the namespace but ``excluded``. Of each queue the next
+    ``limit`` owners in turn behind ``after`` are seen, without those who hold ``cap`` jobs and are
+    not ``uncapped``; of each owner as many due jobs as ``slots`` may need. ``skip`` leaves jobs
+    out. With ``lock``, a database that can lock what it finds and pass over what others hold
+    does so.
+    """
+
+    namespace: str
+    queues: tuple[str, ...] | None
+    excluded: frozenset[str]
+    after: str
+    cap: int | None
+    uncapped: frozenset[str]
+    slots: int
+    limit: int
+    skip: tuple[uuid.UUID, ...] = ()
+    lock: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What there was: whether waiting entries have become due that are not marked so yet, who
+    holds how much, the owners of each queue in turn, and the first due jobs of each.
+    """
+
+    ripe: bool
     active: dict[str, int]
-    queues: tuple[str, ...]
+    owners: dict[str, list[str]]
+    heads: list[Candidate]
+
+
+def enough_each(slots: int, owners: dict[str, list[str]]) -> int:
+    """Return how many jobs of each owner fill the slots if every one of them has at least one."""
+    return max(1, slots + 1 - len({name for names in owners.values() for name in names}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +78,23 @@ class Taking:
     claim_id: uuid.UUID
     starts: bool
     requeue_on_interrupt: bool
+
+
+class Serves(NamedTuple):
+    """What a worker claims: these types, from these queues (None: every one) but the excluded."""
+
+    types: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    excluded: tuple[str, ...]
+
+
+class Oldest(NamedTuple):
+    """The queued job that has been due for longest, and since when."""
+
+    job_id: uuid.UUID
+    type: str
+    queue: str
+    due_since: datetime
 
 
 class Held(NamedTuple):

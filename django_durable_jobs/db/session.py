@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -46,6 +47,10 @@ class Session:
     by_wait = " INDEXED BY ddj_queue_wait"
     by_active = " INDEXED BY ddj_execution_active"
 
+    # The state of an execution that is found by its job: where statistics say that there are few,
+    # PostgreSQL would rather look for the state, through the whole of ddj_execution_active.
+    filtered_state = "state"
+
     lock = ""  # behind a SELECT of rows about to be changed; SQLite has locked the whole file
     skip_locked = ""
 
@@ -55,10 +60,12 @@ class Session:
 
     # Parameters and rows
 
-    def execute(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def execute(
+        self, sql: str, params: Sequence[Any] | dict[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         """Run ``sql`` and return its rows (none for a statement that returns none)."""
         with self.connection.cursor() as cursor:
-            cursor.execute(sql, list(params))
+            cursor.execute(sql, params if isinstance(params, dict) else list(params))
             return cursor.fetchall() if cursor.description else []
 
     def count(self, sql: str, params: Sequence[Any] = ()) -> int:
@@ -76,6 +83,10 @@ class Session:
 
     def time(self, value: datetime) -> Any:
         return time_for_database(value, self.connection)
+
+    def settings_kept(self) -> AbstractContextManager[object]:
+        """Put back at the end what a claim has set for the transaction that is open around it."""
+        return nullcontext()
 
     @property
     def now(self) -> str:

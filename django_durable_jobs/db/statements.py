@@ -5,9 +5,23 @@ everywhere: namespace, queue entry, execution, job; a turn settles before it loc
 """
 
 from .enqueueing import EnqueueStatements
+from .leading import LeadStatements
+from .pruning import PruneStatements
 from .reading import ReadStatements
 from .repairing import RepairStatements
+from .standing import StandingStatements
+from .ticking import TickStatements
+from .updating import UpdateStatements
 
 
-class Statements(ReadStatements, EnqueueStatements, RepairStatements):
+class Statements(
+    ReadStatements,
+    StandingStatements,
+    EnqueueStatements,
+    RepairStatements,
+    PruneStatements,
+    TickStatements,
+    LeadStatements,
+    UpdateStatements,
+):
     """The statements for one connection; SQLite runs them as they stand here."""

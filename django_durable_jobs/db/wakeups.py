@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .session import ENTRY, Session
 
-logger = logging.getLogger(__name__)
-
 # How often a sleeping worker looks at SQLite's change counter, in seconds: a look reads no page.
 DATA_VERSION_INTERVAL = 0.02
-RECONNECT_PAUSE = 1.0
 
 
 def anything_due(connection: BaseDatabaseWrapper, namespace: str) -> bool:
@@ -48,52 +42,46 @@ class DataVersion:
             return int(cursor.fetchone()[0])
 
 
-class Listener:
-    """LISTEN on PostgreSQL, in a thread and on a connection of its own.
+class Listening:
+    """LISTEN on PostgreSQL, on the connection that the caller works with.
 
-    Behind a transaction-mode pooler nothing arrives and nothing says so, hence the polling that
-    goes on beside it. A lost connection is opened again.
+    ``heard`` is called with the payload of each notification: by ``collect``, and in the middle of
+    a statement if one comes with its answer. Behind a transaction-mode pooler nothing arrives,
+    hence the polling that goes on beside it.
     """
 
     def __init__(
-        self, using: str, channel: str, heard: Callable[[str], object], *, timeout: float = 0.5
+        self, connection: BaseDatabaseWrapper, channel: str, heard: Callable[[str], object]
     ) -> None:
-        self._using = using
+        self._connection: Any = connection
         self._channel = channel
         self._heard = heard
-        self._timeout = timeout
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="listen", daemon=True)
+        self._driver: Any = None
 
-    def start(self) -> None:
-        self._thread.start()
+    def begin(self) -> bool:
+        """Listen, on a connection that was opened since the last call; tell whether it was.
 
-    def stop(self) -> None:
-        """Stop, and return when the connection is closed."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        What was enqueued before that went unheard.
+        """
+        connection = self._connection
+        connection.ensure_connection()
+        if connection.connection is self._driver:
+            return False
+        driver = connection.connection
+        if not connection.behind_pooler:
+            driver.add_notify_handler(lambda notification: self._heard(notification.payload))
+            with connection.cursor() as cursor:
+                cursor.execute(f'LISTEN "{self._channel}"')
+        self._driver = driver
+        return True
 
-    def _run(self) -> None:
-        warned = False
-        while not self._stopped.is_set():
-            try:
-                self._listen()
-                warned = False
-            except Exception as error:
-                if not warned:
-                    logger.warning("listen failed, polling goes on error=%s", error)
-                warned = True
-                self._stopped.wait(RECONNECT_PAUSE)
+    def fileno(self) -> int:
+        """Return what becomes readable when there is something to collect."""
+        return int(self._driver.fileno())
 
-    def _listen(self) -> None:
-        wrapper: Any = connections[self._using]
-        parameters = {**wrapper.get_connection_params(), "autocommit": True}
-        # Not a connection of Django's: its pool, if there is one, loses no place to this.
-        with wrapper.Database.connect(**parameters) as connection:
-            connection.execute(f'LISTEN "{self._channel}"')
-            # What was enqueued before the LISTEN was in force.
-            self._heard("")
-            while not self._stopped.is_set():
-                for notification in connection.notifies(timeout=self._timeout, stop_after=1):
-                    self._heard(notification.payload)
+    def collect(self) -> None:
+        """Take what has arrived. Raises what Django raises for a connection that is lost."""
+        with self._connection.wrap_database_errors:
+            self._driver.pgconn.consume_input()
+            while notification := self._driver.pgconn.notifies():
+                self._heard(notification.extra.decode())
