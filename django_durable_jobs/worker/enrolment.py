@@ -8,6 +8,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import registry
+from ..audit import audit
 from ..claims import free_known
 from ..db import current_clock, now_expression, transaction
 from ..models import Worker
@@ -35,6 +36,9 @@ class Enrolment:
         self.queues = queues
         self.excluded = excluded
         self.changed = False  # the handlers, since the row was written
+        self.leads = True  # whether it may fire the schedules that it knows
+        self._enrolled = False
+        self.stuck = 0  # how many handlers do not end, told when it leaves
 
     def enrol(self) -> None:
         """Register the worker, then recover what workers left behind whose processes are gone."""
@@ -44,6 +48,9 @@ class Enrolment:
             free_known(connection, self.namespace, registry.types())
         # By proof only: whose lease has run out may be about to renew it, after an outage.
         bury_the_gone(self.using, self.namespace, but=self.worker)
+        if not self._enrolled:
+            self.tell("scheduler.start")
+        self._enrolled = True
 
     def tell_types(self) -> None:
         """Write which types this worker knows now, and free what waited for one of them."""
@@ -64,7 +71,13 @@ class Enrolment:
             state=Worker.Status.STOPPED,
             stopped_at=now_expression(connection),
             active=0,
+            stuck=self.stuck,
         )
+
+    def tell(self, action: str) -> None:
+        """Tell the audit trail of this worker."""
+        count = len(registry.schedules.all()) if self.leads else 0
+        audit(action, metadata={"count": count, "worker": self.worker})
 
     def _insert(self, connection: BaseDatabaseWrapper) -> None:
         now = current_clock().now(connection)

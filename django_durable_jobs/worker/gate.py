@@ -12,6 +12,7 @@ from uuid import UUID
 
 from .. import registry
 from ..claims import put_off
+from ..db import is_trouble
 from ..models import Job
 from ..states import State
 from .isolation import clean_connections, close_connections, in_fresh_context
@@ -45,6 +46,7 @@ class Gate:
         self._asked: set[UUID] = set()
         self._approved: dict[UUID, float] = {}
         self._refused: dict[UUID, float] = {}
+        self._ask_again_at = math.inf  # when the first no lapses that was met when asking last
         self._questions: SimpleQueue[UUID | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -63,9 +65,12 @@ class Gate:
             return bool(self._asked) or any(until > now for until in self._approved.values())
 
     def expires_in(self) -> float:
-        """Return after how many seconds the first approval lapses; infinite where there is none."""
+        """Return after how many seconds an answer lapses that stands in the way of a question.
+
+        Infinite where none does.
+        """
         with self._lock:
-            until = min(self._approved.values(), default=math.inf)
+            until = min([*self._approved.values(), self._ask_again_at])
         return max(until - time.monotonic(), 0.0)
 
     def used(self, ids: Iterable[UUID]) -> None:
@@ -76,8 +81,13 @@ class Gate:
 
     def ask(self, ids: Iterable[UUID]) -> None:
         """Ask about jobs that were not asked about yet; ``answered`` is called after each."""
+        ids = list(ids)
         with self._lock:
             now = time.monotonic()
+            self._ask_again_at = min(
+                (until for id in ids if (until := self._refused.get(id, 0.0)) > now),
+                default=math.inf,
+            )
             new = [
                 id
                 for id in ids
@@ -107,11 +117,12 @@ class Gate:
         may = False
         try:
             may = self._judge(id)
-        except Exception:
+        except Exception as error:
             # A row that cannot be read cannot be judged: the claim takes it, it is asked again
-            # there, and it fails as it should.
-            logger.exception("can_run could not be asked job=%s", id)
-            may = True
+            # there, and it fails as it should. That the database is away, a turn says.
+            may = not is_trouble(error)
+            if may:
+                logger.exception("can_run could not be asked job=%s", id)
         finally:
             now = time.monotonic()
             with self._lock:

@@ -16,6 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
+from ..audit import messenger
+
 T = TypeVar("T")
 
 # A connection that has been idle for longer may have been dropped by a server or a firewall.
@@ -34,8 +36,13 @@ _BEGINS = re.compile(r"\s*(BEGIN|START\s+TRANSACTION)\b", re.IGNORECASE)
 
 
 def in_fresh_context(function: Callable[[], T]) -> T:
-    """Call ``function`` without the context variables (language, time zone, tenant) of others."""
-    return contextvars.Context().run(function)
+    """Call ``function`` without the context variables (language, time zone, tenant) of others.
+
+    But for that by which a worker's events are told of.
+    """
+    fresh = contextvars.Context()
+    fresh.run(messenger.set, messenger.get())
+    return fresh.run(function)
 
 
 @dataclass(slots=True)
@@ -69,6 +76,11 @@ def clean_connections() -> Iterator[Lent]:
                 _throw_away(connection)
             else:
                 connection._durable_jobs_used = time.monotonic()  # type: ignore[attr-defined]
+
+
+def soiled_connections() -> bool:
+    """Tell whether a connection of this thread is in no state to be used by others."""
+    return any(_is_soiled(connection) for connection in _opened())
 
 
 def close_connections() -> None:

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from django.db.models import F
 
-from ..claims import expire, interrupt_worker
+from ..audit import audit
+from ..claims import expire, interrupt_worker, tell_settled
 from ..conf import settings
 from ..db import current_clock, now_expression, transaction
 from ..models import Worker
@@ -38,6 +39,7 @@ def end_late_leases(using: str, namespace: str) -> int:
     requeue_unstarted = settings.RECOVER_UNSTARTED == "requeue"
     with transaction(using) as connection:
         expired = expire(connection, namespace, requeue_unstarted=requeue_unstarted)
+    tell_settled(connection, expired)
     for outcome in expired:
         logger.warning("worker lost job=%s claim=%s", outcome.job_id, outcome.claim_id)
     _mark_lost(using, namespace)
@@ -53,9 +55,14 @@ def _bury(row: Worker, using: str) -> int:
             InterruptionReason.SERVER_RESTARTED,
             requeue_unstarted=requeue_unstarted,
         )
-        Worker.objects.using(using).filter(pk=row.pk).update(
+        # Others may find it gone as well.
+        lost = Worker.objects.using(using).filter(pk=row.pk, state__in=_LIVE)
+        first = lost.update(
             state=Worker.Status.LOST, stopped_at=now_expression(connection), active=0
         )
+    tell_settled(connection, done)
+    if first:
+        _tell_lost(row.pk, InterruptionReason.SERVER_RESTARTED)
     logger.warning("worker gone worker=%s interrupted=%s", row, len(done))
     return len(done)
 
@@ -74,6 +81,15 @@ def _mark_lost(using: str, namespace: str) -> None:
     """Mark the workers lost that have shown no sign of life for two leases."""
     with transaction(using) as connection:
         limit = current_clock().now(connection) - timedelta(seconds=2 * settings.LEASE)
-        Worker.objects.using(using).filter(
+        silent = Worker.objects.using(using).filter(
             namespace=namespace, state__in=_LIVE, heartbeat_at__lt=limit
-        ).update(state=Worker.Status.LOST, stopped_at=F("heartbeat_at"), active=0)
+        )
+        values = {"state": Worker.Status.LOST, "stopped_at": F("heartbeat_at"), "active": 0}
+        ids = sorted(silent.values_list("pk", flat=True))
+        lost = [id for id in ids if silent.filter(pk=id).update(**values)]
+    for worker in lost:
+        _tell_lost(worker, InterruptionReason.WORKER_LOST)
+
+
+def _tell_lost(worker: UUID, reason: str) -> None:
+    audit("worker.lost", outcome="failure", reason=reason, metadata={"worker": worker})

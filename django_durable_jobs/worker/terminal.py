@@ -25,12 +25,17 @@ _SIGNS = {
     "fail": ("✗", "failed", "ERROR"),
     "retry": ("↻", "retries", "WARNING"),
     "release": ("↩", "given back", "WARNING"),
+    "interrupt": ("■", "interrupted", "ERROR"),
+    "retry_interrupted": ("↻", "interrupted, requeued", "WARNING"),
 }
 _LOST = ("?", "claim lost", "ERROR")
 
 
 class Terminal:
-    """Write lines for people, or with ``json_lines`` for machines."""
+    """Write lines for people, or with ``json_lines`` for machines; none with ``verbosity`` 0.
+
+    ``process`` is the number of this worker among those of its supervisor, told with each line.
+    """
 
     def __init__(
         self,
@@ -39,13 +44,14 @@ class Terminal:
         style: Style | None = None,
         verbosity: int = 1,
         json_lines: bool = False,
+        process: int | None = None,
     ) -> None:
         self._out = out or sys.stdout
         self._style: Any = style or no_style()
-        self._verbosity = verbosity
         self._json = json_lines
+        self._process = process
         self._lock = threading.Lock()
-        self._mute = False
+        self._mute = verbosity < 1
 
     def say(self, event: str, text: str, /, *, kind: str = "", **facts: Any) -> None:
         """Write one line: ``text`` for people, ``event`` and ``facts`` for machines."""
@@ -53,19 +59,39 @@ class Terminal:
 
     def turned(self, turn: Turn) -> None:
         """Tell of the jobs that a turn settled."""
-        if self._verbosity < 1:
-            return
         now = _now()
         lines = [self._job(run, run.outcome, now) for run in turn.settled]
         lines += [self._job(run, None, now) for run in turn.lost]
         if lines:
             self._write(lines)
 
+    def interrupted(self, left: int, requeued: int) -> None:
+        """Tell how many running jobs a stop interrupted for good, and how many to run again."""
+        total = left + requeued
+        if not total:
+            return
+        text = f"Interrupted {total} running {'job' if total == 1 else 'jobs'}:"
+        parts = []
+        if requeued:
+            who = "it" if total == 1 else "they" if not left else str(requeued)
+            parts.append(f"{who} {'goes' if requeued == 1 else 'go'} back to the queue")
+        if left:
+            who = "it" if total == 1 else "they" if not requeued else str(left)
+            verb, them = ("stays", "it") if left == 1 else ("stay", "them")
+            parts.append(f"{who} {verb} interrupted until somebody requeues or resolves {them}")
+        text = f"{text} {', '.join(parts)}."
+        self.say("interrupted", text, kind="WARNING", jobs=left, requeued=requeued)
+
     def _line(self, event: str, text: str, kind: str, facts: dict[str, Any]) -> str:
         if self._json:
             told = {"time": _now().isoformat(), "event": event, **facts}
+            if self._process is not None:
+                told["process"] = self._process
             return json.dumps(told, default=str, ensure_ascii=False)
-        return str(getattr(self._style, kind)(text)) if kind else text
+        text = str(getattr(self._style, kind)(text)) if kind else text
+        if self._process is not None:
+            text = "\n".join(f"[{self._process}] {line}" for line in text.split("\n"))
+        return text
 
     def _write(self, lines: Sequence[str]) -> None:
         with self._lock:
@@ -81,19 +107,33 @@ class Terminal:
 
     def troubled(self, error: str) -> None:
         """Tell of trouble with the database."""
+        if not (self._json or logger.hasHandlers()):
+            return  # where no log is set up, Python writes its lines here as well
         self.say("trouble", f"! {error}", kind="ERROR", error=error)
 
-    def waiting(self, runs: Sequence[Run], grace: float) -> None:
-        """Tell what a worker that is asked to stop still waits for."""
+    def stuck(self, run: Run, stuck: int, most: int) -> None:
+        """Tell of a handler that does not end although it was told to."""
+        assert run.outcome is not None
+        what = f"{_name(run)} does not end ({run.outcome.reason.replace('_', ' ')})"
+        text = f"! {what}: interrupted, another thread takes its place. Stuck now: {stuck}."
+        if stuck > most:
+            text += f" With more than {most} this worker takes no more jobs and stops."
+        facts = {"job": run.job.pk, "type": run.job.type, "stuck": stuck, "most": most}
+        self.say("stuck", text, kind="ERROR", **facts)
+
+    def waiting(self, runs: Sequence[Run], grace: float, *, hint: str = "") -> None:
+        """Tell what a worker that is asked to stop still waits for, and how to end that."""
         if not runs:
             self.say("stopping", "Stopping: nothing is running.", running=0)
             return
-        names = ", ".join(f"{_name(run)} ({_duration(run.seconds)})" for run in runs[:5])
-        more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
+        jobs = "job" if len(runs) == 1 else "jobs"
+        text = f"Stopping: waiting up to {grace:g} s for {len(runs)} running {jobs}.{hint}"
+        lines = [text, *(f"  {_duration(run.seconds):>8}  {_name(run)}" for run in runs[:5])]
+        if len(runs) > 5:
+            lines.append(f"            and {len(runs) - 5} more")
         self.say(
             "stopping",
-            f"Stopping: waiting up to {grace:g} s for {len(runs)} running: {names}{more}."
-            " Press Ctrl-C again to interrupt them.",
+            "\n".join(lines),
             kind="WARNING",
             running=len(runs),
             grace=grace,
@@ -109,6 +149,8 @@ class Terminal:
             text += f"  attempt {run.claimed.attempt}"
         if outcome is not None and outcome.delay:
             text += f"  again in {_duration(outcome.delay)}"
+        if outcome is not None and outcome.reason:
+            text += f"  {outcome.reason.replace('_', ' ')}"
         if outcome is not None and outcome.error:
             text += f"  {outcome.error.splitlines()[0][:200]}"
         facts = {
@@ -118,13 +160,15 @@ class Terminal:
             "outcome": word,
             "attempt": run.claimed.attempt,
             "seconds": round(run.seconds, 4),
+            "reason": outcome.reason if outcome is not None else "",
             "error": outcome.error if outcome is not None else "",
         }
         return self._line("job", text, "" if kind == "SUCCESS" else kind, facts)
 
 
 def _name(run: Run) -> str:
-    return f"{run.job.type}#{str(run.job.pk)[-8:]}"
+    """Name a job by what the admin and every command find it by: its whole id."""
+    return f"{run.job.type} {run.job.pk}"
 
 
 def _duration(seconds: float) -> str:
