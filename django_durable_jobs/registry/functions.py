@@ -89,7 +89,8 @@ def set_enqueue(function: EnqueueHook | None) -> None:
     _enqueue = function
 
 
-def _enqueue_now(handler: Handler, payload: Any, options: EnqueueOptions) -> EnqueuedJob:
+def enqueue_now(handler: Handler, payload: Any, options: EnqueueOptions) -> EnqueuedJob:
+    """Enqueue a job for the handler: as `enqueue` does, which is a room further down."""
     if _enqueue is None:
         raise DurableJobsError(
             f"{handler.type} cannot be enqueued yet: Django's apps are not ready, or "
@@ -114,12 +115,12 @@ class BoundJob(Generic[P]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob:
         """Enqueue a call with these arguments; raise InvalidJob at once where they do not fit."""
         payload = self.handler.parameters.to_payload(args, kwargs)
-        return _enqueue_now(self.handler, payload, self.options)
+        return enqueue_now(self.handler, payload, self.options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob:
         """Enqueue from async code."""
         payload = self.handler.parameters.to_payload(args, kwargs)
-        return await sync_to_async(_enqueue_now)(self.handler, payload, self.options)
+        return await sync_to_async(enqueue_now)(self.handler, payload, self.options)
 
 
 class JobFunction(Generic[P, R]):

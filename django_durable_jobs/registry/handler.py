@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 import re
@@ -72,14 +71,6 @@ class Handler:
         return self.policy.max_attempts
 
     @property
-    def backoff(self) -> Backoff:
-        return self.policy.backoff
-
-    @property
-    def retry_on(self) -> tuple[builtins.type[BaseException], ...]:
-        return self.policy.retry_on
-
-    @property
     def on_interrupt(self) -> OnInterrupt | None:
         return self.policy.on_interrupt
 
@@ -99,7 +90,7 @@ def make_handler(type: str, function: Callable[..., Any], /, **options: Any) -> 
     if isinstance(aliases, str):
         raise TypeError(f"aliases is the text {aliases!r}; accepted: a list of types.")
     handler = Handler(
-        type=_identifier(type, "type"),
+        type=identifier(type, "type"),
         function=function,
         parameters=Parameters(
             function,
@@ -108,7 +99,7 @@ def make_handler(type: str, function: Callable[..., Any], /, **options: Any) -> 
         ),
         is_async=is_async(function),
         policy=RetryPolicy(**{name: options[name] for name in _POLICY if name in options}),
-        aliases=tuple(_identifier(alias, "aliases") for alias in aliases),
+        aliases=tuple(identifier(alias, "aliases") for alias in aliases),
         timeout=_timeout(options.get("timeout")),
         **{name: options[name] for name in _OPTIONS if name in options},
     )
@@ -150,7 +141,7 @@ def _check_options(handler: Handler) -> None:
             "Django has no transactions in async code."
         )
     if handler.queue is not None:
-        _identifier(handler.queue, "queue", at_most=64)
+        identifier(handler.queue, "queue", at_most=64)
     priority: object = handler.priority
     if priority is not None:
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -166,7 +157,8 @@ def _flag(options: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _identifier(value: object, name: str, *, at_most: int = 256) -> str:
+def identifier(value: object, name: str, *, at_most: int = 256) -> str:
+    """Return the text as given; raise TypeError or ValueError where it cannot be a name."""
     if not isinstance(value, str):
         raise TypeError(f"{name} holds {value!r}; accepted: text.")
     if not value.strip() or len(value) > at_most or _CONTROL_OR_SURROGATE.search(value):

@@ -56,7 +56,7 @@ class Registry:
         with self._lock:
             others = {self._handlers[t] for t in handler.types if t in self._handlers}
             for other in others:
-                if not _is_same(other.function, handler.function):
+                if not is_same(other.function, handler.function):
                     taken = next(t for t in handler.types if t in other.types)
                     raise DuplicateHandler(
                         f"The type {taken!r} has the handler {name_of(other.function)}; "
@@ -112,7 +112,7 @@ class Registry:
                 logger.exception("registry.listener_failed")
 
 
-def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+def is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Tell whether these are one function, perhaps from before and after a reload."""
     if one is other or one == other:  # bound methods are made anew each time, but equal
         return True
