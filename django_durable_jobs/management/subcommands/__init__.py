@@ -1,0 +1,1 @@
+"""The subcommands of `manage.py durablejobs`: a command each, told of in its table."""
