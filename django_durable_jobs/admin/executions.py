@@ -14,8 +14,9 @@ from django.utils.translation import gettext_lazy as _
 from ..models import Execution, Job
 from . import shown
 from .base import ReadOnlyAdminMixin, as_uuid, may
-from .filters import NamespaceFilter
-from .timeline import JSON_COLUMNS, ended_at, progress_of, reason_of, with_worker
+from .filters import ExecutionStateFilter, NamespaceFilter
+from .stretches import stretch_of
+from .timeline import JSON_COLUMNS, MOST_SAID, ended_at, progress_of, reason_of, with_worker
 
 
 class ExecutionAdminMixin(ReadOnlyAdminMixin):
@@ -28,7 +29,8 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
         "id", "short_job", "attempt", "shown_state", "owner_id", "shown_worker",
         "shown_claimed_at", "shown_ended_at", "took",
     ]  # fmt: skip
-    list_filter = ["state", NamespaceFilter]
+    list_filter = [ExecutionStateFilter, NamespaceFilter]
+    time_column = "claimed_at"
     search_fields = ["id"]
     search_help_text = _("The exact id of a job, or the number of an execution")
     actions = None
@@ -38,7 +40,7 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
         "namespace", "owner_id", "shown_worker", "claim_id", "shown_lease_expires_at",
         "requeue_on_interrupt", "shown_claimed_at", "shown_started_at", "shown_ended_at", "took",
         "shown_progress", "shown_result", "shown_receipt", "shown_metadata", "shown_traceback",
-        "shown_resolved_at", "resolved_by", "resolved_note",
+        "shown_resolved_at", "shown_resolved_by", "shown_resolved_note",
     ]  # fmt: skip
     fieldsets = [
         (
@@ -64,7 +66,10 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
                 ]
             },
         ),
-        (_("Resolution"), {"fields": ["shown_resolved_at", "resolved_by", "resolved_note"]}),
+        (
+            _("Resolution"),
+            {"fields": ["shown_resolved_at", "shown_resolved_by", "shown_resolved_note"]},
+        ),
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -81,6 +86,12 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
             execution.payload_shown = may(request, "view_payload")
             execution.secrets = execution.payload_shown and may(request, "view_secrets")
         return execution
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        stretch_of(request, self).served |= bool(search_term.strip())  # by one of two indexes
+        return super().get_search_results(request, queryset, search_term)
 
     def search(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         job_id = as_uuid(term)
@@ -137,6 +148,15 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
     def shown_resolved_at(self, execution: Execution) -> str:
         return shown.moment(execution.resolved_at)
 
+    @admin.display(description=_("resolved by"))
+    def shown_resolved_by(self, execution: Execution) -> str:
+        return shown.isolated(execution.resolved_by or "-")
+
+    @admin.display(description=_("resolution note"))
+    def shown_resolved_note(self, execution: Any) -> str:
+        text = shown.plain_text(execution.resolved_note, secrets=execution.secrets)
+        return shown.block(text, _("resolution note"))
+
     @admin.display(description=_("took"))
     def took(self, execution: Execution) -> str:
         return shown.span(execution.started_at, ended_at(execution))
@@ -147,7 +167,8 @@ class ExecutionAdminMixin(ReadOnlyAdminMixin):
 
     @admin.display(description=_("progress"))
     def shown_progress(self, execution: Any) -> str:
-        return progress_of(execution.progress_text) or "-"
+        said = progress_of(execution.progress_text)
+        return shown.cut(shown.plain_text(said, secrets=execution.secrets), MOST_SAID)
 
     @admin.display(description=_("result"))
     def shown_result(self, execution: Any) -> str:

@@ -3,59 +3,87 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import PermissionDenied
+from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
-from django.views.decorators.http import require_POST
 
-from ..models import Job, Namespace
+from ..errors import JobDoesNotExist
+from ..explaining import explain
+from ..models import Execution, Job, QueueEntry
 from ..namespaces import database
+from ..states import ExecutionState, State
 from . import shown
 from .base import ReadOnlyAdminMixin, as_uuid, may
-from .filters import NamespaceFilter, QueueFilter, TypeFilter
-from .steering import CANCEL, DEEDS, REQUEUE, Deed, perform
+from .filters import (
+    InterruptedBecauseFilter,
+    InterruptedByFilter,
+    InterruptedSinceFilter,
+    JobStateFilter,
+    NamespaceFilter,
+    QueueFilter,
+    TypeFilter,
+    known_queues,
+)
+from .jobdeeds import CANCEL, REQUEUE, RESOLVE, RUN_NOW, STOP
+from .steering import SteeringAdminMixin
+from .stretches import Stretch, are_few, stretch_of
 from .timeline import attempts_of
 
-# One form's worth: Django takes no more than a thousand fields.
-MOST_AT_ONCE = 500
+# How many of an owner's or a target's jobs are shown from before the stretch that is looked at.
+MOST_ALSO = 500
 
 
-class JobAdminMixin(ReadOnlyAdminMixin):
-    """Show jobs, and cancel or requeue them."""
+class JobAdminMixin(SteeringAdminMixin, ReadOnlyAdminMixin):
+    """Show jobs, and cancel, requeue, resolve, stop them, or run them now."""
 
     json_columns = ("payload", "target", "meta")
-    lookups = ("state__exact", "type", "queue", "namespace")
+    lookups = (
+        "state__exact", "type", "queue", "namespace", "interrupted_by", "interrupted_because",
+        "interrupted_within",
+    )  # fmt: skip
+    time_column = "created_at"
 
     list_display = [
         "short_id", "type", "shown_state", "owner_id", "queue", "shown_run_at",
         "shown_finished_at", "attempts",
     ]  # fmt: skip
-    list_filter = ["state", TypeFilter, QueueFilter, NamespaceFilter]
+    list_filter = [
+        JobStateFilter, TypeFilter, QueueFilter, NamespaceFilter, InterruptedByFilter,
+        InterruptedBecauseFilter, InterruptedSinceFilter,
+    ]  # fmt: skip
     search_fields = ["id"]  # shows the box; see search()
     search_help_text = _("An exact id, idempotency key, owner, target id, or target as kind:id")
-    actions = ["cancel_selected", "requeue_selected"]
+    actions = [
+        "cancel_selected", "requeue_selected", "resolve_selected", "stop_selected",
+        "run_now_selected",
+    ]  # fmt: skip
+    deeds = (RUN_NOW, CANCEL, STOP, REQUEUE, RESOLVE)
+    none_such = _("No such job.")
 
     readonly_fields = [
-        "id", "type", "shown_state", "held", "shown_run_at", "shown_claimable_at",
-        "shown_created_at", "shown_finished_at", "cancelled_reason", "namespace", "queue",
-        "owner_id", "project_id", "priority", "attempts", "max_attempts", "timeout",
+        "id", "type", "shown_state", "why_waiting", "how_it_stands", "held", "shown_run_at",
+        "shown_claimable_at", "shown_created_at", "shown_finished_at", "shown_reason", "namespace",
+        "queue", "owner_id", "project_id", "priority", "attempts", "max_attempts", "timeout",
         "shown_stop_requested_at", "idempotency_key", "key_scope", "shown_target",
         "shown_payload", "shown_meta",
     ]  # fmt: skip
     fieldsets = [
-        (None, {"fields": ["id", "type", "shown_state", "held", "cancelled_reason"]}),
+        (
+            None,
+            {
+                "fields": [
+                    "id", "type", "shown_state", "why_waiting", "how_it_stands", "held",
+                    "shown_reason",
+                ]
+            },
+        ),
         (
             _("What"),
             {"fields": ["shown_payload", "shown_target", "shown_meta"]},
@@ -83,7 +111,7 @@ class JobAdminMixin(ReadOnlyAdminMixin):
     # What most jobs do not have, and is shown only where there is something to tell.
     optional_fields = {
         "held": "held_reason",
-        "cancelled_reason": "cancelled_reason",
+        "shown_reason": "cancelled_reason",
         "shown_finished_at": "finished_at",
         "shown_stop_requested_at": "stop_requested_at",
         "max_attempts": "max_attempts",
@@ -97,6 +125,9 @@ class JobAdminMixin(ReadOnlyAdminMixin):
         left_out = {name for name, column in columns if not getattr(obj, column, "")}
         if obj is not None and shown.json_is(obj.meta_text, {}):
             left_out.add("shown_meta")
+        if obj is not None:
+            queued = obj.state == State.QUEUED
+            left_out.add("how_it_stands" if queued else "why_waiting")
 
         def without(names: Sequence[Any]) -> list[Any]:
             return [name for name in names if name not in left_out]
@@ -106,22 +137,30 @@ class JobAdminMixin(ReadOnlyAdminMixin):
             for title, options in self.fieldsets
         ]
 
-    def search(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        term, stretch = search_term.strip(), stretch_of(request, self)
+        return (self.search_in(stretch, queryset, term) if term else queryset), False
+
+    def search_in(self, stretch: Stretch, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
         """Look for an id or a key first, which are indexed; for owners and targets only then."""
+        key_hash = hashlib.sha256(term.encode()).hexdigest()
+        by_key = rows.filter(namespace__in=stretch.namespaces, key_hash=key_hash)
         pk = as_uuid(term)
-        found = rows.filter(pk=pk) if pk else rows.none()
-        if pk and found.exists():
-            return found
-        names = list(Namespace.objects.using(database()).values_list("name", flat=True))
-        by_key = rows.filter(
-            namespace__in=names, key_hash=hashlib.sha256(term.encode()).hexdigest()
-        )
-        if by_key.exists():
-            return by_key
+        for found in (rows.filter(pk=pk) if pk else rows.none(), by_key):
+            if found.exists():
+                stretch.served = True
+                return found
         which = Q(owner_id=term) | Q(target_id=term) | Q(idempotency_key=term)
         kind, colon, id = term.partition(":")
         if colon:
             which |= Q(target_kind=kind, target_id=id)
+        if stretch.floor is not None and not stretch.served:
+            targets = Job.objects.using(database()).filter(target_kind=kind, target_id=id)
+            stretch.show_also(_newest(targets.values_list("pk", flat=True)) if colon else ())
+            for keys in _keys_of_owner(stretch, term):
+                stretch.show_also(_newest(keys))
         return rows.filter(which)
 
     @admin.display(description=_("id"))
@@ -133,6 +172,23 @@ class JobAdminMixin(ReadOnlyAdminMixin):
     @admin.display(description=_("state"))
     def shown_state(self, job: Job) -> SafeString:
         return shown.state(job.state, job.get_state_display())
+
+    @admin.display(description=_("why it is not running"))
+    def why_waiting(self, job: Any) -> SafeString | str:
+        """Say in sentences what is in its way, or what became of it."""
+        try:
+            told = explain(job, using=job._state.db)
+        except JobDoesNotExist:  # it was deleted in between
+            return "-"
+        sentences = (reason.sentence for reason in (told, *told.also))
+        # People's own reasons stand in some.
+        return shown.lines(
+            shown.isolated(shown.plain_text(text, secrets=job.secrets)) for text in sentences
+        )
+
+    @admin.display(description=_("how it stands"))
+    def how_it_stands(self, job: Any) -> SafeString | str:
+        return self.why_waiting(job)
 
     @admin.display(description=_("run at"))
     def shown_run_at(self, job: Job) -> str:
@@ -161,6 +217,11 @@ class JobAdminMixin(ReadOnlyAdminMixin):
             return "-"
         since = shown.moment(job.held_since)
         return format_html("{} ({} {})", job.get_held_reason_display(), gettext("since"), since)
+
+    @admin.display(description=_("cancelled because"))
+    def shown_reason(self, job: Any) -> str:
+        text = shown.plain_text(job.cancelled_reason or "", secrets=job.secrets)
+        return shown.block(text, _("cancelled because"))
 
     @admin.display(description=_("target"))
     def shown_target(self, job: Any) -> str:
@@ -200,15 +261,18 @@ class JobAdminMixin(ReadOnlyAdminMixin):
             context["attempts"] = attempts_of(
                 Q(job_id=obj.pk), payloads=obj.payload_shown, secrets=obj.secrets
             )
-            context["deeds"] = [
-                (deed, reverse(self._url_name(deed.name), args=[obj.pk]))
-                for deed in DEEDS.values()
-                if deed.suits(obj) and self.may_do(request, deed)
-            ]
+            context["deeds"] = self.deeds_for(request, obj)
         kwargs["obj"] = obj
         return super().render_change_form(request, context, *args, **kwargs)
 
     # Steering
+
+    def name_of(self, row: Any) -> str:
+        return ""  # their count is told: what is refused names its job
+
+    def note_on(self, row: Any) -> str:
+        owner = format_html("<bdi>{}</bdi> · ", row.owner_id) if row.owner_id else ""
+        return format_html("{}{}", owner, row.get_state_display())
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return self.may_do(request, CANCEL)
@@ -216,8 +280,14 @@ class JobAdminMixin(ReadOnlyAdminMixin):
     def has_requeue_permission(self, request: HttpRequest) -> bool:
         return self.may_do(request, REQUEUE)
 
-    def may_do(self, request: HttpRequest, deed: Deed) -> bool:
-        return self.has_view_permission(request) and may(request, f"{deed.name}_job")
+    def has_resolve_permission(self, request: HttpRequest) -> bool:
+        return self.may_do(request, RESOLVE)
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        return self.may_do(request, STOP)
+
+    def has_run_now_permission(self, request: HttpRequest) -> bool:
+        return self.may_do(request, RUN_NOW)
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, jobs: QuerySet[Any]) -> HttpResponse:
@@ -227,91 +297,32 @@ class JobAdminMixin(ReadOnlyAdminMixin):
     def requeue_selected(self, request: HttpRequest, jobs: QuerySet[Any]) -> HttpResponse:
         return self.steer(request, REQUEUE, jobs, action="requeue_selected")
 
-    def changelist_view(
-        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        chosen = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        if any(as_uuid(id) is None for id in chosen):
-            self.message_user(request, _("No such job."), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
-        return super().changelist_view(request, extra_context)
+    @admin.action(description=_("Resolve selected interrupted jobs"), permissions=["resolve"])
+    def resolve_selected(self, request: HttpRequest, jobs: QuerySet[Any]) -> HttpResponse:
+        return self.steer(request, RESOLVE, jobs, action="resolve_selected")
 
-    def get_urls(self) -> list[URLPattern]:
-        def view(deed: Deed) -> Callable[..., HttpResponse]:
-            return self.admin_site.admin_view(require_POST(partial(self.deed_view, deed)))
+    @admin.action(description=_("Stop selected running jobs"), permissions=["stop"])
+    def stop_selected(self, request: HttpRequest, jobs: QuerySet[Any]) -> HttpResponse:
+        return self.steer(request, STOP, jobs, action="stop_selected")
 
-        own = [
-            path(f"<path:object_id>/{deed.name}/", view(deed), name=self._url_name(deed.name, ""))
-            for deed in DEEDS.values()
-        ]
-        return own + super().get_urls()
+    @admin.action(description=_("Run selected jobs now"), permissions=["run_now"])
+    def run_now_selected(self, request: HttpRequest, jobs: QuerySet[Any]) -> HttpResponse:
+        return self.steer(request, RUN_NOW, jobs, action="run_now_selected")
 
-    def deed_view(self, deed: Deed, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Do it to one job, after a page that asks."""
-        if not self.may_do(request, deed):
-            raise PermissionDenied
-        job = self.get_object(request, object_id)
-        if job is None:
-            self.message_user(request, _("No such job."), messages.ERROR)
-            return HttpResponseRedirect(reverse(self._url_name("changelist")))
-        return self.steer(request, deed, [job], job=job)
 
-    def steer(
-        self,
-        request: HttpRequest,
-        deed: Deed,
-        chosen: QuerySet[Any] | Sequence[Any],
-        *,
-        action: str = "",
-        job: Any = None,
-    ) -> HttpResponse:
-        """Ask, or do it when the answer is here; ``job`` where it began on a job's page."""
-        rows = list(chosen[: MOST_AT_ONCE + 1])
-        left_out, rows = len(rows) > MOST_AT_ONCE, rows[:MOST_AT_ONCE]
-        if "confirmed" in request.POST:
-            self.do(request, deed, rows)
-            back = request.get_full_path() if job is None else self._page_of(job)
-            return HttpResponseRedirect(back)
-        return TemplateResponse(
-            request,
-            "admin/django_durable_jobs/job/confirm.html",
-            {
-                **self.admin_site.each_context(request),
-                "title": deed.title,
-                "opts": self.opts,
-                "media": self.media,
-                "deed": deed,
-                "jobs": [row for row in rows if deed.suits(row)],
-                "others": [row for row in rows if not deed.suits(row)],
-                "most": MOST_AT_ONCE if left_out else None,
-                "action": action,
-                "checkbox": ACTION_CHECKBOX_NAME,
-                "back": request.get_full_path() if job is None else self._page_of(job),
-            },
-        )
+def _keys_of_owner(stretch: Stretch, owner: str) -> Iterator[QuerySet[Any]]:
+    """Yield the keys of an owner's jobs as indexes find them: which were claimed, which wait."""
+    alias, theirs = database(), Q(namespace__in=stretch.namespaces, owner_id=owner)
+    executions = Execution.objects.using(alias).filter(theirs, state__in=list(ExecutionState))
+    yield executions.values_list("job_id", flat=True)
+    entries = QueueEntry.objects.using(alias).filter(theirs, queue__in=known_queues())
+    yield entries.filter(due__in=[True, False]).values_list("pk", flat=True)
 
-    def do(self, request: HttpRequest, deed: Deed, rows: Sequence[Any]) -> None:
-        """Do it, log it, and tell."""
-        reason = request.POST.get("reason", "").strip()[:1_024] if deed.takes_reason else ""
-        report = perform(deed, rows, reason)
-        for job in report.done:
-            said = [str(deed.logged), *([_("Reason: %s") % reason] if reason else [])]
-            self.log_change(request, job, " ".join(map(str, said)))
-        if report.done:
-            text = deed.done % {"count": len(report.done)}
-            self.message_user(request, text, messages.SUCCESS)
-        for _job, problem in report.refused[:10]:
-            self.message_user(request, _("Not done: %s") % problem, messages.WARNING)
-        if len(report.refused) > 10:
-            text = _("Not done: %d more.") % (len(report.refused) - 10)
-            self.message_user(request, text, messages.WARNING)
 
-    def _page_of(self, job: Any) -> str:
-        return reverse(self._url_name("change"), args=[job.pk])
-
-    def _url_name(self, name: str, site: str | None = None) -> str:
-        site = f"{self.admin_site.name}:" if site is None else site
-        return f"{site}{self.opts.app_label}_{self.opts.model_name}_{name}"
+def _newest(keys: QuerySet[Any]) -> list[Any]:
+    """Return the newest of these keys, where they are not so many that they are new as well."""
+    name = "job_id" if keys.model is Execution else "pk"
+    return list(keys.order_by(f"-{name}")[:MOST_ALSO]) if are_few(keys) else []
 
 
 class JobAdmin(JobAdminMixin, admin.ModelAdmin):  # type: ignore[type-arg]

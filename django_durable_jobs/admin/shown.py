@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.conf import settings as django_settings
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -34,16 +35,58 @@ def local(value: datetime) -> datetime:
     return value.astimezone(zone)
 
 
-def moment(value: datetime | None) -> SafeString | str:
-    """Show a time to the second, with its instant in UTC behind it."""
+def moment(value: datetime | None, zone: tzinfo | None = None) -> SafeString | str:
+    """Show a time to the second, with its instant in UTC behind it.
+
+    In ``zone``, and by its name where the clock there shows another time than the reader's.
+    """
     if value is None:
         return "-"
+    here = local(value)
+    there = here if zone is None else value.astimezone(zone)
+    name = "" if there.utcoffset() == here.utcoffset() else f" {there.tzname()}"
     return format_html(
-        '<time class="ddj-time" datetime="{}" title="{}"><span>{}</span> <span>{}</span></time>',
+        '<time class="ddj-time" datetime="{}" title="{}"><span>{}</span> <span>{}{}</span></time>',
         value.isoformat(),
         value.strftime("%Y-%m-%d %H:%M:%S.%f UTC"),
-        *local(value).strftime("%Y-%m-%d %H:%M:%S").split(),
+        *there.strftime("%Y-%m-%d %H:%M:%S").split(),
+        name,
     )
+
+
+def plain_moment(value: datetime, zone: tzinfo | None = None) -> str:
+    """Tell a time to the second in a line of plain text, with the name of its clock."""
+    there = local(value) if zone is None else value.astimezone(zone)
+    return there.strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def zone_of(name: str) -> tzinfo | None:
+    """Return a stored time zone; None where this machine does not know it."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        return None
+
+
+def isolated(text: object) -> SafeString:
+    """Show somebody's words in a line: marks of direction in them end with them."""
+    return format_html("<bdi>{}</bdi>", text)
+
+
+def lines(parts: Iterable[SafeString | str]) -> SafeString | str:
+    """Show some things one below the other, without those that say nothing."""
+    said = (part for part in parts if part and part != "-")
+    return format_html_join("", '<div class="ddj-line">{}</div>', ((part,) for part in said)) or "-"
+
+
+def cut(text: str, limit: int = 120) -> SafeString | str:
+    """Show the beginning of a text in one line, and the whole of it on hovering."""
+    line = " ".join(text.split())
+    if not line:
+        return "-"
+    if len(line) > limit:
+        line = f"{line[:limit].rstrip()}…"
+    return format_html('<span class="ddj-cut" title="{}"><bdi>{}</bdi></span>', text[:1_024], line)
 
 
 def span(start: datetime | None, end: datetime | None) -> str:
@@ -58,7 +101,24 @@ def span(start: datetime | None, end: datetime | None) -> str:
     minutes = int(seconds // 60)
     if minutes < 120:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": seconds % 60}
-    return _("%(hours)d h %(minutes)d min") % {"hours": minutes // 60, "minutes": minutes % 60}
+    hours = minutes // 60
+    if hours < 48:
+        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes % 60}
+    return _("%(days)d d %(hours)d h") % {"days": hours // 24, "hours": hours % 24}
+
+
+def duration(seconds: float) -> str:
+    """Tell a duration in few characters, as the labels of a plot want it."""
+    if seconds < 1:
+        return _("%(number)s ms") % {"number": f"{seconds * 1000:.3g}"}
+    for limit, unit, text in (
+        (60, 1, _("%(number)s s")),
+        (3_600, 60, _("%(number)s min")),
+        (172_800, 3_600, _("%(number)s h")),
+    ):
+        if seconds < limit:
+            return text % {"number": f"{seconds / unit:.3g}"}
+    return _("%(number)s d") % {"number": f"{seconds / 86_400:.3g}"}
 
 
 def short_id(value: UUID) -> str:
@@ -79,6 +139,11 @@ def block(text: str, label: Text) -> SafeString | str:
     return format_html(
         '<pre class="ddj-text" tabindex="0" role="region" aria-label="{}">{}</pre>', label, text
     )
+
+
+def quiet(text: Text, title: str = "") -> SafeString:
+    """Show something that is beside the point."""
+    return format_html('<span class="ddj-quiet" title="{}">{}</span>', title, text)
 
 
 def hidden() -> SafeString:

@@ -20,6 +20,7 @@ from .base import as_texts
 
 JSON_COLUMNS = ("metadata", "receipt", "result", "progress")
 MOST_ATTEMPTS = 50
+MOST_SAID = 500  # characters of what a handler says of its progress
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ def _attempt(row: Any, payloads: bool, secrets: bool) -> Attempt:
     if row.resolved_at:
         resolved = _("Resolved by %(by)s: %(note)s") % {
             "by": row.resolved_by or "-",
-            "note": row.resolved_note,
+            "note": shown.plain_text(row.resolved_note, secrets=secrets),
         }
     return Attempt(
         execution=row,
@@ -110,7 +111,7 @@ def _attempt(row: Any, payloads: bool, secrets: bool) -> Attempt:
         waited=shown.span(row.claimed_at, row.started_at),
         ran=_ran(row, end),
         ended=shown.moment(end),
-        reason=reason_of(row) or _progress(row),
+        reason=reason_of(row) or shown.plain_text(_progress(row), secrets=secrets)[:MOST_SAID],
         error=shown.plain_text(row.error, secrets=secrets),
         resolved=resolved,
         texts=list(texts_of(row, payloads=payloads, secrets=secrets)),
