@@ -12,51 +12,68 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .enqueueing import aenqueue, aenqueue_many, enqueue, enqueue_many
     from .errors import JobStopped, JobTimedOut
+    from .explaining import aexplain, explain
+    from .insight import astatus, status
     from .jobs import (
         acancel,
-        aget_job,
-        aget_receipt,
         areplace_queued,
+        arequest_stop,
         arequeue,
         aresolve,
-        await_job,
         cancel,
-        get_job,
-        get_receipt,
-        list_jobs,
         replace_queued,
+        request_stop,
         requeue,
         resolve,
-        wait,
     )
+    from .lookup import aget_job, aget_receipt, await_job, get_job, get_receipt, list_jobs, wait
+    from .loops import async_loops, sync_loops
     from .namespaces import apause, aresume, awake, pause, resume, wake
-    from .registry import job, register_handler
+    from .registry import job, register, register_handler, schedule
+    from .retention import aprune_jobs, prune_jobs
     from .retry import Discard, Retry
+    from .ticks import (
+        afire_now,
+        apause_schedule,
+        aprune_tick_claims,
+        aresume_schedule,
+        fire_now,
+        pause_schedule,
+        prune_tick_claims,
+        resume_schedule,
+    )
     from .worker import JobContext, Scheduler
 
 _HOMES = {
     "enqueueing": ("aenqueue", "aenqueue_many", "enqueue", "enqueue_many"),
     "errors": ("JobStopped", "JobTimedOut"),
+    "explaining": ("aexplain", "explain"),
+    "insight": ("astatus", "status"),
     "jobs": (
         "acancel",
-        "aget_job",
-        "aget_receipt",
         "areplace_queued",
+        "arequest_stop",
         "arequeue",
         "aresolve",
-        "await_job",
         "cancel",
-        "get_job",
-        "get_receipt",
-        "list_jobs",
         "replace_queued",
+        "request_stop",
         "requeue",
         "resolve",
-        "wait",
     ),
+    "lookup": (
+        *("aget_job", "aget_receipt", "await_job"),
+        *("get_job", "get_receipt", "list_jobs", "wait"),
+    ),
+    "loops": ("async_loops", "sync_loops"),
     "namespaces": ("apause", "aresume", "awake", "pause", "resume", "wake"),
-    "registry": ("job", "register_handler"),
+    "registry": ("job", "register", "register_handler", "schedule"),
+    "retention": ("aprune_jobs", "prune_jobs"),
     "retry": ("Discard", "Retry"),
+    "ticks": (
+        *("afire_now", "apause_schedule", "aprune_tick_claims", "aresume_schedule"),
+        *("fire_now", "pause_schedule", "prune_tick_claims", "resume_schedule"),
+    ),
     "worker": ("JobContext", "Scheduler"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -71,28 +88,48 @@ __all__ = [
     "acancel",
     "aenqueue",
     "aenqueue_many",
+    "aexplain",
+    "afire_now",
     "aget_job",
     "aget_receipt",
     "apause",
+    "apause_schedule",
+    "aprune_jobs",
+    "aprune_tick_claims",
     "areplace_queued",
+    "arequest_stop",
     "arequeue",
     "aresolve",
     "aresume",
+    "aresume_schedule",
+    "astatus",
+    "async_loops",
     "await_job",
     "awake",
     "cancel",
     "enqueue",
     "enqueue_many",
+    "explain",
+    "fire_now",
     "get_job",
     "get_receipt",
     "job",
     "list_jobs",
     "pause",
+    "pause_schedule",
+    "prune_jobs",
+    "prune_tick_claims",
+    "register",
     "register_handler",
     "replace_queued",
+    "request_stop",
     "requeue",
     "resolve",
     "resume",
+    "resume_schedule",
+    "schedule",
+    "status",
+    "sync_loops",
     "wait",
     "wake",
 ]

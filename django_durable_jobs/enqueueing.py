@@ -16,6 +16,7 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from .audit import audited, job_event, send
 from .conf import settings
 from .db import COLUMNS, Inserted, NewJob, statements_for, transaction
 from .errors import DuplicateJob, IdempotencyConflict, InvalidJob
@@ -84,7 +85,7 @@ def enqueue(
     and DuplicateJob (the id exists).
     """
     fields = {name: value for name, value in locals().items() if name != "using"}
-    return _enqueue([_spec(fields)], using=database(using))[0]
+    return _enqueue([spec_of(fields)], using=database(using))[0]
 
 
 def enqueue_many(jobs: Iterable[Mapping[str, Any]], *, using: str | None = None) -> list[Job]:
@@ -96,7 +97,7 @@ def enqueue_many(jobs: Iterable[Mapping[str, Any]], *, using: str | None = None)
     alias, specs = database(using), []
     for number, fields in enumerate(_list_of(jobs)):
         try:
-            specs.append(_spec(_known(fields)))
+            specs.append(spec_of(_known(fields)))
         except InvalidJob as error:
             error.args = (f"jobs[{number}]: {error}",)
             raise
@@ -131,7 +132,7 @@ def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
 _ENQUEUE_NAMES = tuple(name for name in enqueue.__annotations__ if name not in ("using", "return"))
 
 
-def _spec(fields: dict[str, Any]) -> JobSpec:
+def spec_of(fields: dict[str, Any]) -> JobSpec:
     """Validate enqueue's arguments; where the handler is known, encode and bind the payload."""
     type = fields.pop("type")
     handler = type.handler if isinstance(type, JobFunction) else type
@@ -167,7 +168,20 @@ def _enqueue(specs: Sequence[JobSpec], *, using: str) -> list[Job]:
                 made |= _put_in(part, namespace, using)
     for namespace in {job.namespace for job in made.values() if job.created}:
         wake_here(namespace, using)
+    if audited():
+        _tell([made[n] for n in range(len(specs)) if made[n].created], using)
     return [made[n] for n in range(len(specs))]
+
+
+def _tell(jobs: Iterable[Job], using: str) -> None:
+    """Tell the audit trail of new jobs, when the caller's transaction commits."""
+    send(
+        [
+            job_event("job.enqueued", job_id=job.pk, type=job.type, owner_id=job.owner_id)
+            for job in jobs
+        ],
+        using=using,
+    )
 
 
 def _around(specs: Sequence[JobSpec], using: str) -> AbstractContextManager[object]:

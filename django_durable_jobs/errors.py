@@ -11,6 +11,7 @@ import inspect
 from uuid import UUID
 
 __all__ = [
+    "AlreadyRunning",
     "AlreadyStarted",
     "DuplicateHandler",
     "DuplicateJob",
@@ -24,6 +25,7 @@ __all__ = [
     "JobStopped",
     "JobTimedOut",
     "NotQueued",
+    "OccurrenceRefused",
     "ShutDown",
     "StaleClaim",
     "TransactionLeftOpen",
@@ -175,6 +177,20 @@ class UnknownSchedule(DurableJobsError, LookupError):
     """There is no schedule with this name."""
 
     code = "unknown-schedule"
+
+
+class OccurrenceRefused(DurableJobsError):
+    """The occurrence of the loop record cannot run."""
+
+    # Raised with one of: record_deleted, occurrence_stale, owner_changed, owner_not_authorized,
+    # not_reserved, advance_failed.
+    code = "occurrence-refused"
+
+
+class AlreadyRunning(DurableJobsError):
+    """A run of the schedule is in flight."""
+
+    code = "already-running"
 
 
 class AlreadyStarted(DurableJobsError):

@@ -1,46 +1,37 @@
-"""Before the claim: cancel, replace, requeue, resolve, and looking a job up.
+"""Steering a job from outside: cancel, stop, replace, requeue, resolve.
 
 Called by the host project, on its own connection and inside its own transactions.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-import time
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import IntegrityError, connections
+from django.db import IntegrityError
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
-from django.db.models.functions import Greatest
+from django.db.models.functions import Coalesce, Greatest
 from django.db.transaction import atomic
 
-from .conf import settings
+from . import signals
+from .audit import audited, job_event, send
 from .db import current_clock, is_duplicate, now_expression, statements_for, transaction
-from .errors import (
-    DurableJobsError,
-    IdempotencyConflict,
-    InvalidJob,
-    JobDoesNotExist,
-    NotQueued,
-    WrongState,
-)
+from .errors import IdempotencyConflict, InvalidJob, NotQueued, WrongState
 from .jobspec import JobSpec, hash_key
+from .lookup import JobRef, missing, one, pk_of
 from .models import Execution, Job, JobQuerySet, QueueEntry
-from .namespaces import announce, database, retried, words
-from .parameters import shown
+from .namespaces import announce, announce_stop, database, retried, words
 from .registry import Handler, JobFunction, get
-from .states import SETTLED, HeldReason, State
+from .states import ACTIVE, SETTLED, HeldReason, State
 from .strictjson import storable_text
 
 CANCEL_REASON_MAX_CHARS = 1_024
 NOTE_MAX_CHARS = 4_096
-
-JobRef: TypeAlias = UUID | str | Job
+# Read when it is asked for: a row edited by hand may hold something unreadable.
+_JSON = ("target", "payload", "meta")
 
 T = TypeVar("T")
 
@@ -52,26 +43,71 @@ def cancel(id: JobRef, reason: str | None = None, *, using: str | None = None) -
     A job that waits for its retry is queued. A reason that is not text is stored as None, one
     over 1,024 characters is cut. Raises NotQueued.
     """
-    job_id, alias = _pk(id), database(using)
+    job_id, alias = pk_of(id), database(using)
     if job_id is None:
         return None
-    text = storable_text(reason, CANCEL_REASON_MAX_CHARS) if isinstance(reason, str) else None
     with transaction(alias) as connection:
-        deleted, job = _with_entry(job_id, alias, lambda entries: entries.delete()[0])
-        if job is None:
-            return None
-        if not deleted:
-            raise NotQueued(job_id=job_id, state=job.state)
-        now = now_expression(connection)
-        values = {"cancelled_reason": text, "finished_at": now, "updated_at": now}
-        values |= {"held_since": None, "held_reason": ""}
-        if job.key_scope == "live":
-            values["key_hash"] = None
-        moved = _one(job_id, alias).move("cancel", **values)
-        job = _steered(job_id, alias).get()
-        if not moved:
+        cancelled, job = _cancel(connection, job_id, _told(reason))
+        if job is not None and not cancelled:
             raise NotQueued(job_id=job_id, state=job.state)
     return job
+
+
+def cancel_many(ids: Sequence[UUID], reason: str, *, using: str) -> list[UUID]:
+    """Withdraw those of the jobs that are queued, in a few statements; return them.
+
+    For the machinery: what is not queued stays as it is, without a word.
+    """
+    if not ids:
+        return []
+    with transaction(using) as connection:
+        entries = QueueEntry.objects.using(using).filter(pk__in=ids).order_by("pk")
+        queued = list(entries.select_for_update().values_list("pk", flat=True))
+        QueueEntry.objects.using(using).filter(pk__in=queued).delete()
+        now = now_expression(connection)
+        Job.objects.using(using).filter(pk__in=queued).move(
+            "cancel",
+            cancelled_reason=reason,
+            finished_at=now,
+            updated_at=now,
+            held_since=None,
+            held_reason="",
+        )
+        if audited():
+            for job in Job.objects.using(using).filter(pk__in=queued).defer(*_JSON):
+                _tell("job.cancelled", job, using, reason=reason)
+    return queued
+
+
+@retried
+def request_stop(id: JobRef, reason: str | None = None, *, using: str | None = None) -> Job | None:
+    """Ask a claimed or running job to stop; cancel a queued one. Return it, None where there is
+    no such job.
+
+    Its worker hears of it within a heartbeat, mostly at once. A job that returns all the same
+    within a few seconds is completed; else it becomes interrupted ("stop_requested") and is not
+    run again by itself, whatever its handler declares. ``reason`` is kept as ``cancel`` keeps it.
+    Raises WrongState for a job that has ended.
+    """
+    job_id, alias, text = pk_of(id), database(using), _told(reason)
+    if job_id is None:
+        return None
+    with transaction(alias) as connection:
+        state = ""
+        for _ in range(3):  # it may go back to the queue, or be claimed, between two looks
+            cancelled, job = _cancel(connection, job_id, text)
+            if job is None or cancelled:
+                return job
+            state = job.state
+            if state in ACTIVE and _ask_to_stop(connection, job, text):
+                return _steered(job_id, alias).get()
+            if state in SETTLED:
+                break
+        raise WrongState(
+            f"Only queued, claimed or running jobs can be stopped: job {job_id} is {state}.",
+            job_id=job_id,
+            state=state,
+        )
 
 
 @retried
@@ -85,7 +121,7 @@ def replace_queued(id: JobRef, /, *, using: str | None = None, **changes: Any) -
     Raises NotQueued, InvalidJob (an unknown name too) and IdempotencyConflict (another job has
     the key).
     """
-    job_id, alias = _pk(id), database(using)
+    job_id, alias = pk_of(id), database(using)
     if job_id is None:
         return None
     with transaction(alias) as connection:
@@ -112,12 +148,12 @@ def replace_queued(id: JobRef, /, *, using: str | None = None, **changes: Any) -
             values |= {"run_at": moment, "claimable_at": moment}
             values |= {"held_since": None, "held_reason": ""}
         _update_with_key(
-            _one(job_id, alias).filter(state=State.QUEUED),
+            one(job_id, alias).filter(state=State.QUEUED),
             {**values, "updated_at": now_expression(connection)},
             job,
             new.idempotency_key,
         )
-        job = _one(job_id, alias).get()
+        job = one(job_id, alias).get()
         # Updated where it stands: whoever waits for the row would not see one put in its place.
         for name in ("queue", "owner_id", "run_at", "claimable_at", "type"):
             setattr(entry, name, getattr(job, name))
@@ -125,6 +161,7 @@ def replace_queued(id: JobRef, /, *, using: str | None = None, **changes: Any) -
         if "claimable_at" in values:
             entry.due = job.claimable_at <= current_clock().now(connection)
         entry.save(using=alias, force_update=True)
+        _tell("job.replaced", job, alias)
         announce(job.namespace, alias)
     return job
 
@@ -136,11 +173,13 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
     An operator's decision, never the machinery's. Raises JobDoesNotExist, WrongState, and
     IdempotencyConflict where another job has taken its key meanwhile.
     """
-    job_id, alias = _pk(id), database(using)
+    job_id, alias = pk_of(id), database(using)
     with transaction(alias) as connection:
         job = _steered(job_id, alias).select_for_update().first() if job_id else None
         if job is None:
-            raise _missing(id, job_id)
+            raise missing(id, job_id)
+        for guard in signals.requeue_guards:
+            guard(job)
         now = now_expression(connection)
         values: dict[str, Any] = {
             "claim_id": None,
@@ -156,7 +195,7 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
         if job.state != State.CANCELLED:  # cancelled while it waited: an attempt was still due
             values["max_attempts"] = job.attempts + 1
         moved = _update_with_key(
-            _one(job.pk, alias), values, job, job.idempotency_key, edge="requeue"
+            one(job.pk, alias), values, job, job.idempotency_key, edge="requeue"
         )
         if not moved:
             raise WrongState(
@@ -167,6 +206,7 @@ def requeue(id: JobRef, *, using: str | None = None) -> Job:
             )
         statements_for(connection).add_entries([job.pk])
         job = _steered(job.pk, alias).get()
+        _tell("job.requeued", job, alias)
         announce(job.namespace, alias)
     return job
 
@@ -178,12 +218,12 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
     The execution keeps its end as it was, with ``note`` and ``by`` (who says so) beside it.
     Raises JobDoesNotExist, WrongState, and InvalidJob where one of these is no text.
     """
-    job_id, alias = _pk(id), database(using)
+    job_id, alias = pk_of(id), database(using)
     resolved_by, resolved_note = words(by, "by", 150), words(note, "note", NOTE_MAX_CHARS)
     with transaction(alias) as connection:
         job = _steered(job_id, alias).first() if job_id else None
         if job is None:
-            raise _missing(id, job_id)
+            raise missing(id, job_id)
         now = now_expression(connection)
         # A job without a claim was never interrupted: nothing matches, and the move below refuses.
         executions = Execution.objects.using(alias).filter(job_id=job.pk)
@@ -193,101 +233,88 @@ def resolve(id: JobRef, note: str, *, by: str = "", using: str | None = None) ->
             resolved_note=resolved_note,
             updated_at=now,
         )
-        if not _one(job.pk, alias).move("resolve", finished_at=now, updated_at=now):
+        if not one(job.pk, alias).move("resolve", finished_at=now, updated_at=now):
+            job = _steered(job.pk, alias).first()  # retention may have taken it meanwhile
+            if job is None:
+                raise missing(id, job_id)
             raise WrongState(
                 f"Only interrupted jobs can be resolved: job {job.pk} is {job.state}.",
                 job_id=job.pk,
                 state=job.state,
             )
-        return _steered(job.pk, alias).get()
+        job = _steered(job.pk, alias).get()
+        told = {"claim_id": job.claim_id, "attempt": job.attempts, "by": resolved_by or None}
+        _tell("job.resolved", job, alias, reason=resolved_note, **told)
+    return job
 
 
-def get_job(id: JobRef, *, using: str | None = None) -> Job | None:
-    """Return the job, None where there is none (also for an id that is no UUID)."""
-    job_id = _pk(id)
-    return None if job_id is None else _one(job_id, database(using)).first()
-
-
-def list_jobs(
-    *, namespace: str | None = None, using: str | None = None, **filters: Any
-) -> JobQuerySet:
-    """Return the namespace's jobs as a queryset, filtered as ``filter`` takes it."""
-    jobs: JobQuerySet = Job.objects.using(database(using))
-    return jobs.filter(namespace=namespace or settings.NAMESPACE, **filters)
-
-
-def get_receipt(id: JobRef, *, using: str | None = None) -> Any:
-    """Return the receipt of the latest execution; None without job, execution or receipt."""
-    job_id = _pk(id)
-    if job_id is None:
-        return None
-    executions = Execution.objects.using(database(using)).filter(job_id=job_id)
-    return executions.order_by("-id").values_list("receipt", flat=True).first()
-
-
-def wait(job: JobRef, timeout: float | timedelta, *, using: str | None = None) -> Job:
-    """Block until the job is settled and return it as it is then.
-
-    ``timeout`` is in seconds, or a timedelta; TimeoutError past it, infinity waits for ever.
-    Raises at once inside an open transaction (the job could not become visible to a worker),
-    InvalidJob for a senseless timeout and JobDoesNotExist where there is no such job.
-    """
-    seconds, job_id, alias = _seconds(timeout), _pk(job), database(using)
-    if connections[alias].in_atomic_block:
-        raise DurableJobsError(
-            "wait() was called inside a transaction: no worker can see the job before it commits.",
-            code="in-transaction",
-        )
-    deadline, pause = time.monotonic() + seconds, 0.005
-    while True:
-        found = _one(job_id, alias).first() if job_id else None
-        if found is None:
-            raise _missing(job, job_id)
-        if found.state in SETTLED:
-            return found
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"Job {found.pk} is still {found.state} after {seconds:g} s.")
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, 0.25)
-
-
-def _seconds(timeout: object) -> float:
-    value = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:  # no NaN
-        return float(min(value, sys.float_info.max)) if value < math.inf else math.inf
-    problem = f"must be a number of seconds or a timedelta, 0 or more, not {shown(timeout)}"
-    raise InvalidJob(f"timeout: {problem}", field="timeout", path="timeout")
-
-
-def _pk(id: JobRef) -> UUID | None:
-    return id.pk if isinstance(id, Job) else Job.parse_id(id)
-
-
-def _missing(id: JobRef, job_id: UUID | None) -> JobDoesNotExist:
-    """Return the error for an id without a job; what is no id at all is shown, and cut."""
-    return JobDoesNotExist(job_id=job_id or shown(id))
-
-
-def _one(id: UUID, using: str) -> JobQuerySet:
-    jobs: JobQuerySet = Job.objects.using(using)
-    return jobs.filter(pk=id)
+def _tell(action: str, job: Job, using: str, *, reason: str = "", **more: Any) -> None:
+    """Tell the audit trail of a job that was steered, when the transaction commits."""
+    if audited():
+        named = {"job_id": job.pk, "type": job.type, "owner_id": job.owner_id}
+        send([job_event(action, **named, reason=reason, **more)], using=using)
 
 
 def _steered(id: UUID, using: str) -> JobQuerySet:
     """Return the job without its JSON, read when it is asked for: a row edited by hand into
     something unreadable must still be one that can be cancelled, requeued and resolved.
     """
-    return _one(id, using).defer("target", "payload", "meta")
+    return one(id, using).defer(*_JSON)
 
 
 def _readable(id: UUID, using: str) -> Job:
     try:
-        return _one(id, using).get()
+        return one(id, using).get()
     except ValueError as error:
         raise InvalidJob(
             f"job {id} cannot be read, its row was edited by hand: {error}; cancel it instead."
         ) from error
+
+
+def _told(reason: object) -> str | None:
+    """Return a reason as it is stored: None where it is no text."""
+    return storable_text(reason, CANCEL_REASON_MAX_CHARS) if isinstance(reason, str) else None
+
+
+def _cancel(
+    connection: BaseDatabaseWrapper, job_id: UUID, reason: str | None
+) -> tuple[bool, Job | None]:
+    """Cancel the job if it is queued; tell whether it was, and return it (None: no such job)."""
+    alias = connection.alias
+    deleted, job = _with_entry(job_id, alias, lambda entries: entries.delete()[0])
+    if job is None or not deleted:
+        return False, job
+    now = now_expression(connection)
+    values = {"cancelled_reason": reason, "finished_at": now, "updated_at": now}
+    values |= {"held_since": None, "held_reason": ""}
+    if job.key_scope == "live":
+        values["key_hash"] = None
+    moved = one(job_id, alias).move("cancel", **values)
+    if moved:
+        _tell("job.cancelled", job, alias, reason=reason or "")
+        signals.jobs_ended([job_id], alias)
+    return bool(moved), _steered(job_id, alias).get()
+
+
+def _ask_to_stop(connection: BaseDatabaseWrapper, job: Job, reason: str | None) -> bool:
+    """Write the request to stop on a claimed or running job; tell whether it still was that."""
+    alias, claim_id = connection.alias, job.claim_id
+    assert claim_id is not None
+    # Whoever interrupts it from here on, should its worker die, say, does not run it again.
+    executions = Execution.objects.using(alias).filter(job_id=job.pk, claim_id=claim_id)
+    executions.filter(state__in=ACTIVE).update(requeue_on_interrupt=False)
+    now = now_expression(connection)
+    values: dict[str, Any] = {
+        "stop_requested_at": Coalesce("stop_requested_at", now),
+        "updated_at": now,
+    }
+    if reason is not None:
+        values["cancelled_reason"] = reason
+    held = one(job.pk, alias).filter(claim_id=claim_id, state__in=ACTIVE)
+    asked = bool(held.update(**values))
+    if asked:
+        announce_stop(job.namespace, claim_id, alias)
+    return asked
 
 
 def _with_entry(
@@ -366,20 +393,8 @@ def _update_with_key(
         ) from error
 
 
-def _wait_apart(job: JobRef, timeout: float | timedelta, *, using: str | None = None) -> Job:
-    """Wait in a thread that is nobody's, and leave no connection behind in it."""
-    alias = database(using)
-    try:
-        return wait(job, timeout, using=alias)
-    finally:
-        connections[alias].close()
-
-
 acancel = sync_to_async(cancel)
+arequest_stop = sync_to_async(request_stop)
 areplace_queued = sync_to_async(replace_queued)
 arequeue = sync_to_async(requeue)
 aresolve = sync_to_async(resolve)
-aget_job = sync_to_async(get_job)
-aget_receipt = sync_to_async(get_receipt)
-# Not thread-sensitive: waiting would hold up every other synchronous call of the caller's.
-await_job = sync_to_async(_wait_apart, thread_sensitive=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,11 +19,11 @@ from .errors import InvalidJob
 from .parameters import did_you_mean
 from .strictjson import Json, canonical, describe_exception, normalise, storable_text, type_name
 
-__all__ = ["REPLACEABLE", "JobSpec", "KeyScope", "hash_key", "namespace_name"]
+__all__ = ["REPLACEABLE", "JobSpec", "KeyScope", "hash_key", "moment", "namespace_name"]
 
 KeyScope: TypeAlias = Literal["ever", "live"]
 
-# The limits of SPEC 2.1 and 12. Characters are code points, bytes those of compact UTF-8 JSON.
+# Limits. Characters are code points, bytes those of compact UTF-8 JSON.
 TEXT_MAX_CHARS: Final = 256  # type, key, owner, project, target's kind and id
 NAMESPACE_MAX_CHARS: Final = 64
 QUEUE_MAX_CHARS: Final = 64
@@ -55,6 +56,7 @@ _NONE_IS_A_VALUE: Final = frozenset({"payload", "run_at", "meta"})
 _CONTROL_OR_SURROGATE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UUID = re.compile("[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAME_IN_MESSAGE_CHARS = 100
+_PACKAGE = f"{__package__}."
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
@@ -73,7 +75,6 @@ class JobSpec:
     project_id: str
     target: dict[str, Json]
     idempotency_key: str
-    key_given: bool
     key_scope: KeyScope
     priority: int
     queue: str
@@ -97,11 +98,10 @@ class JobSpec:
         meta: dict[str, Any] | None = None,
         id: UUID | str | None = None,
     ) -> None:
-        """Validate and copy every value; None takes the default of SPEC 2.1.
+        """Validate and copy every value; None takes the field's default.
 
-        A payload of None is JSON null. `key_given` remembers whether the caller gave the key: a
-        fresh one (a random UUID) conflicts with nothing. A naive `run_at` is taken in the current
-        time zone. Nothing is trimmed or converted: an int is no owner.
+        A payload of None is JSON null. The default key is a random UUID. A naive `run_at` is taken
+        in the current time zone. Nothing is trimmed or converted: an int is no owner.
 
         Raises InvalidJob with the name of the field, the first that is wrong.
         """
@@ -109,13 +109,13 @@ class JobSpec:
         put(self, "namespace", namespace_name(namespace))
         put(self, "type", _text(type, "type"))
         put(self, "payload", normalise(payload, "payload", max_bytes=PAYLOAD_MAX_BYTES))
-        put(self, "run_at", None if run_at is None else _run_at(run_at))
+        when = None if run_at is None else moment(run_at, "run_at", column="Job.run_at")
+        put(self, "run_at", when)
         put(self, "owner_id", _text(owner_id, "owner_id", may_be_empty=True))
         put(self, "project_id", _text(project_id, "project_id"))
         put(self, "target", _target({"kind": "job", "id": self.type} if target is None else target))
         key = uuid4().hex if idempotency_key is None else _text(idempotency_key, "idempotency_key")
         put(self, "idempotency_key", key)
-        put(self, "key_given", idempotency_key is not None)
         put(self, "key_scope", _key_scope(key_scope))
         put(self, "priority", _priority(priority))
         queue = DEFAULT_QUEUE if queue is None else _text(queue, "queue", limit=QUEUE_MAX_CHARS)
@@ -179,9 +179,7 @@ class JobSpec:
             if value is None and name not in _NONE_IS_A_VALUE:
                 raise InvalidJob(f"{name}: None is not accepted; leave it out to keep", field=name)
         values = {name: getattr(self, name) for name in REPLACEABLE} | changes
-        spec = JobSpec(namespace=self.namespace, key_scope=self.key_scope, id=self.id, **values)
-        object.__setattr__(spec, "key_given", self.key_given or "idempotency_key" in changes)
-        return spec
+        return JobSpec(namespace=self.namespace, key_scope=self.key_scope, id=self.id, **values)
 
 
 def hash_key(key: str) -> str:
@@ -233,32 +231,44 @@ def _target(value: Any) -> dict[str, Json]:
     return target
 
 
-def _run_at(value: Any) -> datetime:
-    """Return the instant in UTC, as a plain datetime."""
-    field = "run_at"
+def moment(value: Any, field: str, *, column: str) -> datetime:
+    """Return the instant in UTC, as a plain datetime; a naive one is in the current time zone.
+
+    Then Django's own warning about naive values names `column`. Raises InvalidJob.
+    """
     if not issubclass(type(value), datetime):
-        problem = f"must be a datetime (or None for now), not {type_name(type(value))}"
+        problem = f"must be a datetime (or None), not {type_name(type(value))}"
         raise _invalid(problem, field)
     try:
         naive = timezone.is_naive(value)
         aware = timezone.make_aware(value) if naive else value  # in the current time zone
-        moment = aware.astimezone(UTC)
+        instant = aware.astimezone(UTC)
     except OverflowError:
         raise _out_of_range(field) from None
     except Exception as error:  # foreign code: tzinfo
         problem = f"cannot be converted to UTC ({describe_exception(error, 200)})"
         raise _invalid(problem, field) from error
-    if not RUN_AT_FIRST_YEAR <= moment.year <= RUN_AT_LAST_YEAR:
+    if not RUN_AT_FIRST_YEAR <= instant.year <= RUN_AT_LAST_YEAR:
         raise _out_of_range(field)
     if naive and settings.USE_TZ:
         # Django's own words, so that a project's filters for them serve here too.
         message = (
-            f"DateTimeField Job.run_at received a naive datetime ({value}) "
+            f"DateTimeField {column} received a naive datetime ({value}) "
             "while time zone support is active."
         )
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=_level_of_caller())
     # A subclass (freezegun, pendulum) stays behind.
-    return datetime.combine(moment.date(), moment.time(), tzinfo=UTC)
+    return datetime.combine(instant.date(), instant.time(), tzinfo=UTC)
+
+
+def _level_of_caller() -> int:
+    """Return the stacklevel with which a warning of whoever calls this is one of the line of the
+    project's that called us.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _out_of_range(field: str) -> InvalidJob:

@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar, cast
+from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 # What workers LISTEN to on PostgreSQL; the notification's payload is a namespace.
 CHANNEL = "django_durable_jobs"
+# Behind the namespace, which has no control characters: what follows is the claim to be stopped.
+STOP = "\n"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,28 +118,40 @@ def words(value: object, field: str, limit: int) -> str:
 
 def announce(namespace: str, using: str) -> None:
     """Wake the namespace's workers when the caller's transaction commits."""
+    _announce(namespace, using)
+
+
+def announce_stop(namespace: str, claim_id: UUID, using: str) -> None:
+    """Tell the worker that holds the claim to stop its job, when the caller's transaction commits.
+
+    Where this does not reach it (another process, no LISTEN), its next heartbeat does.
+    """
+    _announce(f"{namespace}{STOP}{claim_id}", using)
+
+
+def _announce(message: str, using: str) -> None:
     connection = connections[using]
     if settings.LISTEN:
-        notify(connection, namespace)
-    wake_here(namespace, using)
+        notify(connection, message)
+    wake_here(message, using)
 
 
-def notify(connection: BaseDatabaseWrapper, namespace: str) -> None:
+def notify(connection: BaseDatabaseWrapper, message: str) -> None:
     """Tell listening workers, where the database can (PostgreSQL); sent at commit."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, namespace])
+            cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, message])
 
 
-def wake_here(namespace: str, using: str) -> None:
+def wake_here(message: str, using: str) -> None:
     """Wake the workers of this process, if there are any, when the transaction commits."""
     if signals.wake_listeners:
-        on_commit(lambda: _tell(namespace), using=using, robust=True)
+        on_commit(lambda: _tell(message), using=using, robust=True)
 
 
-def _tell(namespace: str) -> None:
+def _tell(message: str) -> None:
     for listener in list(signals.wake_listeners):
-        listener(namespace)
+        listener(message)
 
 
 apause = sync_to_async(pause)

@@ -14,7 +14,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -32,6 +32,38 @@ __all__ = ["Parameters", "did_you_mean", "refuse_unknown", "shown"]
 _SHOWN_CHARS = 100
 _shown = reprlib.Repr()
 _shown.maxstring = _shown.maxother = _shown.maxlong = _SHOWN_CHARS
+
+# What other systems call our options. Of several of ours the first counts that is accepted.
+_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    name: ours
+    for names, ours in (
+        ("owner user user_id tenant tenant_id account", ("owner_id",)),
+        ("project", ("project_id",)),
+        ("eta scheduled scheduled_at scheduled_for schedule_at schedule_in", ("run_at",)),
+        ("run_in run_after start_at not_before when after", ("run_at",)),
+        ("countdown delay defer", ("run_at", "backoff")),
+        ("args kwargs arguments params data input", ("payload",)),
+        ("unique unique_key unique_id unique_for dedupe dedupe_key", ("idempotency_key",)),
+        ("dedup_key job_key lock queueing_lock key", ("idempotency_key",)),
+        ("labels tags metadata headers extra context", ("meta",)),
+        ("task task_name job job_type handler function func name", ("type",)),
+        ("job_id task_id uuid pk", ("id",)),
+        ("queue_name routing_key", ("queue",)),
+        ("db database alias", ("using",)),
+        ("time_limit soft_time_limit max_run job_timeout timeout_seconds", ("timeout",)),
+        ("retries max_retries retry tries attempts max_tries", ("max_attempts",)),
+        ("retry_delay retry_backoff default_retry_delay retry_wait", ("backoff",)),
+        ("autoretry_for retry_for retry_exceptions", ("retry_on",)),
+        ("bind pass_context with_context", ("takes_context",)),
+    )
+    for name in names.split()
+}
+# Which of the two, the declaration or the enqueueing, an option belongs to.
+_OF_ENQUEUE = frozenset({"run_at", "owner_id", "project_id", "payload", "idempotency_key", "meta"})
+_OF_JOB = frozenset(
+    {"timeout", "max_attempts", "backoff", "retry_on", "on_interrupt", "can_run", "takes_context"}
+    | {"atomic", "raw", "aliases"}
+)
 
 # Any day will do: only times of a fixed offset are moved to UTC, and theirs does not change.
 _ANY_DAY = date(2000, 1, 2)
@@ -99,9 +131,25 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: object, accepted: Iterable[str]) -> str:
-    """Return " (did you mean 'the nearest name'?)", "" where none is near."""
-    near = difflib.get_close_matches(str(name)[:_SHOWN_CHARS], list(accepted), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    """Return " (did you mean 'the nearest name'?)", "" where none is near.
+
+    Nearest is what other systems' name for it means here, then what is spelled alike. One that
+    belongs to the declaration, or to enqueueing, and is given to the other is told so.
+    """
+    text, names = str(name)[:_SHOWN_CHARS], list(accepted)
+    meant = (*_ELSEWHERE.get(text, ()), text)
+    near = [ours for ours in meant if ours in names] or difflib.get_close_matches(text, names, n=1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return next(filter(None, (_belongs(ours, names) for ours in meant)), "")
+
+
+def _belongs(name: str, accepted: Collection[str]) -> str:
+    if name in _OF_JOB and "idempotency_key" in accepted:
+        return f" ({name!r} is an option of @job)"
+    if name in _OF_ENQUEUE and "max_attempts" in accepted:
+        return f" ({name!r} is given when a job is enqueued)"
+    return ""
 
 
 def refuse_unknown(options: Iterable[str], accepted: Iterable[str]) -> None:

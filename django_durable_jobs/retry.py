@@ -96,17 +96,13 @@ class RetryPolicy:
 
     def delay(
         self, attempt: int, exception: BaseException, *, random: Callable[[], float]
-    ) -> float:
+    ) -> tuple[float, str]:
         """Return the seconds to wait after this attempt (from 1) failed with this exception.
 
         `random` returns a number from 0 to 1. A backoff that fails, or returns what is no
-        sensible time, gives way to the default: a mistake in it must not lose the job.
+        sensible time, gives way to the default: a mistake in it must not lose the job. Returns
+        also a note that tells of it, "" where there was none.
         """
-        return self._delay(attempt, exception, random)[0]
-
-    def _delay(
-        self, attempt: int, exception: BaseException, random: Callable[[], float]
-    ) -> tuple[float, str]:
         if self.backoff is None:
             return default_delay(attempt, random=random), ""
         try:
@@ -129,11 +125,6 @@ class Decision:
     retry_after: float | None = None
     code: str = ""
     note: str = ""
-
-    @property
-    def retry(self) -> bool:
-        """Tell whether the job is tried again."""
-        return self.retry_after is not None
 
 
 def decide(
@@ -164,7 +155,7 @@ def decide(
             return Decision(retry_after=seconds, note=note)
         except (TypeError, ValueError) as error:
             note = f"Retry had no sensible time, the backoff was used ({error})"
-    seconds, own_note = policy._delay(attempt, exception, random)
+    seconds, own_note = policy.delay(attempt, exception, random=random)
     return Decision(retry_after=seconds, note="; ".join(filter(None, (note, own_note))))
 
 
