@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,10 +30,10 @@ from django.conf import settings  # noqa: E402
 from django.contrib.auth import get_user_model  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import transaction  # noqa: E402
-from django.db.models import Count, Sum  # noqa: E402
+from django.db.models import QuerySet  # noqa: E402
 from library import source  # noqa: E402
-from library.jobs import enqueue_files  # noqa: E402
-from library.models import SourceFile  # noqa: E402
+from library.jobs import enqueue_files, totals_indexed  # noqa: E402
+from library.models import Package, SourceFile  # noqa: E402
 
 from django_durable_jobs import list_jobs, requeue  # noqa: E402
 from django_durable_jobs.models import Execution  # noqa: E402
@@ -93,6 +94,7 @@ def enqueue(paths: Sequence[str]) -> None:
     with transaction.atomic():
         forget(set(SourceFile.objects.values_list("path", flat=True)) - set(paths))
         new = sum(job.created for job in enqueue_files(ordered))
+        look_again(set(sizes))
     took = time.monotonic() - started
     if new:
         say("enqueued", f"{new:,} jobs in one transaction, {took:.1f} s; the largest package first")
@@ -105,6 +107,16 @@ def forget(gone: set[str]) -> None:
     """Drop what was counted in files that are no more, as after a change of Python's version."""
     for path in gone:
         SourceFile.objects.filter(path=path).delete()
+
+
+def look_again(packages: set[str]) -> None:
+    """Have each package looked through once a minute, by a loop record."""
+    Package.objects.exclude(name__in=packages).delete()
+    known = set(Package.objects.values_list("name", flat=True))
+    minute = timedelta(minutes=1)
+    Package.objects.bulk_create(
+        Package(name=name, every=minute) for name in sorted(packages - known)
+    )
 
 
 def requeue_all() -> None:
@@ -178,10 +190,7 @@ def show_fairness() -> None:
 
 def verify() -> bool:
     """Count the files directly, compare, and tell what is missing and why."""
-    sums = SourceFile.objects.aggregate(
-        files=Count("id"), lines=Sum("lines"), words=Sum("words"), definitions=Sum("definitions")
-    )
-    by_jobs = Totals(**{name: value or 0 for name, value in sums.items()})
+    by_jobs = Totals(**totals_indexed())
     directly = totals()
     print(f"\n  {'totals':12}" + "".join(f"{name:>13}" for name in Totals._fields))
     for name, row in (("by jobs", by_jobs), ("directly", directly)):
@@ -213,7 +222,7 @@ def tell_of(state: str, why: str) -> None:
 def serve(wanted: int | None) -> None:
     """Serve the admin, with a worker behind it, until Ctrl-C."""
     port = wanted or free_port(8000)
-    address = f"http://127.0.0.1:{port}/admin/"
+    address = f"http://127.0.0.1:{port}/admin/django_durable_jobs/overview/"
     server = [*MANAGE, "runserver", "--noreload", f"127.0.0.1:{port}"]
     worker = [*MANAGE, "runscheduler"]
     with child(server, output=SERVER_LOG) as web, child(worker, output=WORKER_LOG) as behind:
@@ -222,13 +231,47 @@ def serve(wanted: int | None) -> None:
             return
         say("admin", f"{address}  (admin, password admin: for this demo only)")
         say("", "a worker is running behind it; Ctrl-C stops both")
+        reports = Reports()
         try:
             while web.poll() is None and behind.poll() is None:
+                reports.show()
                 time.sleep(0.3)
             say("stopped", f"one of them ended by itself: see {relative(settings.VAR_DIR)}")
         except KeyboardInterrupt:
             print()
             say("stopping", "the admin and its worker")
+
+
+class Reports:
+    """Tells of each run of the schedule `library.report` when it has ended."""
+
+    NAME = "library.report"
+
+    def __init__(self) -> None:
+        last = self.newer(0).last()
+        self.last = last.pk if last else 0
+        say("loops", f"{Package.objects.count()} packages, each looked through once a minute")
+        say("schedule", f"{self.NAME}, every 10 s: it has run {self.newer(0).count():,} times")
+        self.looked = self.looks()
+
+    def looks(self) -> int:
+        """Return how often a package was looked through."""
+        return list_jobs(type="loop-occurrence:library.package", state="completed").count()
+
+    def newer(self, pk: int) -> QuerySet[Execution]:
+        runs = Execution.objects.filter(job__type=f"schedule:{self.NAME}", state="completed")
+        return runs.filter(pk__gt=pk).order_by("pk")
+
+    def show(self) -> None:
+        for run in self.newer(self.last):
+            self.last = run.pk
+            told = f"{run.result['files']:,} files, {run.result['lines']:,} lines"
+            if run.result["largest_package"]:
+                told += f"; {run.result['largest_package']} is the largest package"
+            say("", f"{run.completed_at:%H:%M:%S}  {told}")
+            if looks := self.looks() - self.looked:
+                self.looked += looks
+                say("", f"          {looks:,} packages looked through for files that changed")
 
 
 def say(what: str, text: str) -> None:

@@ -3,12 +3,13 @@
 import ast
 import warnings
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
-from django.db.models import F
+from django.db.models import Count, F, Max, Sum
 from django.utils import timezone
 
-from django_durable_jobs import Discard, enqueue_many, job
+from django_durable_jobs import Discard, enqueue_many, job, schedule
 
 from .models import SourceFile
 from .source import ROOT, package_of, version_of
@@ -39,6 +40,28 @@ def index_file(path: str) -> dict[str, Any]:
         parsed = True
     store(path, definitions=definitions, **counts)
     return {**counts, "definitions": definitions, "parsed": parsed}
+
+
+@schedule("library.report", every=timedelta(seconds=10))
+def report() -> dict[str, Any]:
+    """Sum up what is indexed so far: the result is on the page of each run, in the admin."""
+    newest = SourceFile.objects.aggregate(at=Max("indexed_at"))["at"]
+    packages = SourceFile.objects.values("package").annotate(lines=Sum("lines"))
+    largest = packages.order_by("-lines", "package").first()
+    return {
+        **totals_indexed(),
+        "packages": packages.count(),
+        "largest_package": largest and largest["package"],
+        "newest": newest and newest.isoformat(),
+    }
+
+
+def totals_indexed() -> dict[str, int]:
+    """Return the number of files that are indexed, and the sums of what they hold."""
+    sums = SourceFile.objects.aggregate(
+        files=Count("id"), lines=Sum("lines"), words=Sum("words"), definitions=Sum("definitions")
+    )
+    return {name: value or 0 for name, value in sums.items()}
 
 
 def store(path: str, **counts: int) -> None:

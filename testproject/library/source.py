@@ -10,9 +10,11 @@ ROOT = Path(sysconfig.get_path("stdlib"))
 SKIPPED = {"site-packages", "dist-packages", "__pycache__"}
 
 
-def paths() -> Iterator[str]:
-    """Yield each source file's path from ROOT on, with slashes."""
-    for folder, folders, names in os.walk(ROOT):
+def paths(package: str = "") -> Iterator[str]:
+    """Yield each source file's path from ROOT on, with slashes: of one package, or of all."""
+    if package and (ROOT / f"{package}.py").exists():
+        yield f"{package}.py"
+    for folder, folders, names in os.walk(ROOT / package):
         folders[:] = sorted(set(folders) - SKIPPED)
         for name in sorted(names):
             if name.endswith(".py"):

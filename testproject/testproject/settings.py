@@ -64,5 +64,6 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 
-# Every key has a default: docs/settings.md lists them. Two files of a package at a time, here.
-DURABLE_JOBS = {"OWNER_CONCURRENCY": 2}
+# Every key has a default: docs/settings.md lists them. Here two files of a package at a time, and
+# each package's loop record belongs to it.
+DURABLE_JOBS = {"OWNER_CONCURRENCY": 2, "MULTI_USER": True}
