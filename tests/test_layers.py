@@ -15,15 +15,16 @@ FOLDER = Path(__file__).resolve().parent.parent / PACKAGE
 
 # One row a line, from the foundations up. A room is a module or a folder of modules.
 ROWS = [
-    "errors states compat conf signals strictjson ids",
-    "jobspec recurrence retry parameters turns fields",
+    "errors states compat conf signals audit strictjson ids",
+    "jobspec recurrence retry parameters turns catchup fields",
     "registry",
     "db",
     "models migrations",
-    "namespaces enqueueing jobs claims insight",
+    "namespaces enqueueing jobs refreshing lookup selecting claims insight explaining doctor"
+    " figures retention ticks",
     "ticker loops",
     "worker",
-    "receivers checks admin backends testing contrib apps management",
+    "receivers checks admin backends testing contrib apps management pytest_plugin",
 ]
 RANKS = {room: rank for rank, row in enumerate(ROWS) for room in row.split()}
 

@@ -14,21 +14,26 @@ from django_durable_jobs.models import Execution, Job
 from django_durable_jobs.states import ACTIVE, SETTLED
 from django_durable_jobs.worker import running
 from django_durable_jobs.worker.desk import Turn
+from django_durable_jobs.worker.running import Run
 from tests.processes.harness import until
 
 
 class Witness:
-    """An observer that keeps every turn and every trouble it is told of."""
+    """An observer that keeps every turn, every trouble and every stuck run it is told of."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.troubles: list[str] = []
+        self.runs_stuck: list[Run] = []
 
     def turned(self, turn: Turn) -> None:
         self.turns.append(turn)
 
     def troubled(self, error: str) -> None:
         self.troubles.append(error)
+
+    def stuck(self, run: Run, stuck: int, most: int) -> None:
+        self.runs_stuck.append(run)
 
 
 def ended(*jobs: Job) -> list[Job]:

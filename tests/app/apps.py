@@ -18,3 +18,7 @@ class TestAppConfig(AppConfig):
             faulthandler.register(signal.SIGUSR1)
         if os.environ.get("DDJ_UNFENCED"):
             from tests.app import unfenced  # noqa: F401
+        if os.environ.get("DDJ_RELEASE"):
+            from tests.app import releases  # noqa: F401
+        if os.environ.get("DDJ_SCHEDULES"):
+            from tests.app import timed  # noqa: F401

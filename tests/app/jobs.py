@@ -17,6 +17,7 @@ from typing import Any
 
 from django_durable_jobs import job
 from django_durable_jobs.worker.context import JobContext
+from django_durable_jobs.worker.keeper import Keeper
 from tests import ledger
 
 
@@ -43,8 +44,8 @@ def work(context: JobContext, seconds: float = 0.0, how: str = "return", note: A
             raise SystemExit(3)
         elif how == "too large":
             return "x" * 100_000
-        elif how == "die":
-            os._exit(9)
+        elif how.startswith("die"):
+            os._exit(int(how.removeprefix("die") or 9))
     return None
 
 
@@ -55,7 +56,7 @@ async def work_async(context: JobContext, seconds: float = 0.0, note: Any = None
         await asyncio.sleep(seconds)
 
 
-@job("ledger.hang", takes_context=True)
+@job("ledger.hang", takes_context=True, max_attempts=2)
 def hang(context: JobContext, ignores_stop: bool = True) -> None:
     """Never end, or only when it is asked to stop."""
     with recorded(context):
@@ -63,11 +64,35 @@ def hang(context: JobContext, ignores_stop: bool = True) -> None:
             time.sleep(0.05)
 
 
+@job("ledger.stuck", takes_context=True, timeout=0.3)
+def stuck(context: JobContext, inside: str) -> None:
+    """Never end, whatever is raised: ``inside`` C code or a loop that swallows it."""
+    with recorded(context):
+        if inside == "C":
+            time.sleep(3_600)
+        while True:
+            try:
+                time.sleep(0.05)
+            except BaseException:
+                continue
+
+
 @job("ledger.thread", takes_context=True)
 def leave_thread(context: JobContext) -> None:
     """Return, and leave a thread behind that is no daemon and does not end."""
     with recorded(context):
         threading.Thread(target=lambda: time.sleep(3_600), daemon=False).start()
+
+
+@job("ledger.block", takes_context=True)
+def block(context: JobContext, whom: str) -> None:
+    """Have a thread of the worker's own, the "scribe" or the "keeper", never end."""
+    with recorded(context):
+        if whom == "keeper":
+            Keeper.stop = lambda self: time.sleep(3_600)  # type: ignore[method-assign]
+            return
+        # Not in a transaction, which on SQLite would hold the one write lock.
+        context._scribe._calls.put(lambda: time.sleep(3_600))
 
 
 @job("ledger.late", takes_context=True)

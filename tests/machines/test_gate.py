@@ -8,9 +8,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
-from django_durable_jobs import Scheduler, cancel, enqueue, register_handler
+from django_durable_jobs import Scheduler, cancel, enqueue, register_handler, wake
 from django_durable_jobs.models import Job, QueueEntry
 from django_durable_jobs.states import State
 from django_durable_jobs.worker.gate import Gate
@@ -33,6 +33,7 @@ def alone(keys: Keys) -> None:
 def test_a_question_about_a_job_that_is_gone_is_answered() -> None:
     answered = threading.Event()
     scribe = Scribe("default")
+    scribe.start()
     gate = Gate("default", scribe, longest=30.0, answered=answered.set)
     try:
         gate.ask([uuid4()])
@@ -54,9 +55,10 @@ def test_a_worker_with_gated_jobs_is_idle_when_all_are_done(make: Make, keys: Ke
 
 
 def test_a_worker_is_idle_soon_after_a_job_that_it_may_run_was_withdrawn(
-    make: Make, keys: Keys
+    make: Make, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is used by no claim, and nothing else happens that could wake the worker."""
+    monkeypatch.setattr("django_durable_jobs.worker.gate.APPROVAL_SECONDS", 0.5)
     alone(keys)
 
     def may(job: Job) -> bool:
@@ -151,3 +153,45 @@ def test_a_can_run_reaches_the_database_after_the_server_has_dropped_its_session
         end_other_sessions()
     (job,) = ended(enqueue("gated"))
     assert attempts(job)[-1][1] == "completed"
+
+
+def test_while_the_database_is_away_questions_are_put_back_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(gate: Gate, id: object) -> bool:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(Gate, "_judge", away)
+    answered = threading.Event()
+    scribe = Scribe("default")
+    scribe.start()
+    gate = Gate("default", scribe, longest=30.0, answered=answered.set)
+    try:
+        gate.ask([uuid4()])
+        assert answered.wait(30)
+        assert gate.approved() == frozenset()
+    finally:
+        gate.close()
+        scribe.close()
+    assert caplog.text == ""
+
+
+def test_after_a_wake_up_a_no_is_asked_about_again_as_soon_as_it_lapses(
+    make: Make, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_durable_jobs.worker.gate.REFUSAL_SECONDS", 0.2)
+    alone(keys)
+    answers = [False, True, True]
+    asked = threading.Event()
+
+    def may(job: Job) -> bool:
+        asked.set()
+        return answers.pop(0)
+
+    register_handler("gated", lambda: None, can_run=may)
+    job = enqueue("gated")
+    make().start()
+    assert asked.wait(30)
+    until(lambda: Job.objects.get(pk=job.pk).held_reason == "not_eligible", "the no")
+    wake()
+    assert ended(job)[0].state == "completed"

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection
 
-from django_durable_jobs import Scheduler
+from django_durable_jobs import Scheduler, retention
 from django_durable_jobs.db import ManualClock, use_clock
 from django_durable_jobs.ids import uuid7
 from django_durable_jobs.models import Execution, Job, Worker
@@ -75,6 +75,7 @@ def make_keeper() -> Keeper:
     """Make a keeper, not started, that renews for half a minute and has a worker's row."""
     duties = Duties(
         held=lambda: [],
+        stop=lambda claims: None,
         lost=lambda claims: None,
         freed=lambda: None,
         figures=lambda: {"active": 0},
@@ -147,6 +148,45 @@ def test_a_keeper_whose_connection_cannot_even_be_closed_goes_on(
     until(lambda: "close" in refused, "the failure")
     seen = Worker.objects.get().heartbeat_at
     until(lambda: Worker.objects.get().heartbeat_at > seen, "the next beat")
+
+
+# Deleting what ended long ago
+
+
+@with_database
+def test_a_worker_deletes_what_is_older_than_job_retention_says(
+    make: Callable[..., Scheduler], keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys(HEARTBEAT=0.1, LEASE=1, JOB_RETENTION=3_600, PRUNE_INTERVAL=0.2)
+    monkeypatch.setattr(retention, "BATCH", 3)
+    long_ago = now() - timedelta(hours=2)
+    old = [make_job(State.COMPLETED, finished_at=long_ago).pk for _ in range(8)]
+    young = make_job(State.COMPLETED)
+    make().start()
+    until(lambda: not Job.objects.filter(pk__in=old).exists(), "their end")
+    later = make_job(State.FAILED, finished_at=long_ago)
+    until(lambda: not Job.objects.filter(pk=later.pk).exists(), "the end of one more")
+    assert Job.objects.get() == young
+    assert Execution.objects.get().job_id == young.pk
+
+
+@with_database
+def test_a_worker_that_cannot_prune_keeps_its_leases_all_the_same(
+    make: Callable[..., Scheduler], keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys(HEARTBEAT=0.1, LEASE=30, PRUNE_INTERVAL=0.1)
+    tries: list[str] = []
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        tries.append("prune")
+        raise OperationalError("no more space")
+
+    monkeypatch.setattr(retention, "_step", fail)
+    make().start()
+    until(lambda: tries, "the first try")
+    seen = Worker.objects.get().heartbeat_at
+    until(lambda: Worker.objects.get().heartbeat_at > seen, "the next beat")
+    until(lambda: len(tries) > 1, "the next try", seconds=10)
 
 
 # Whose process is gone

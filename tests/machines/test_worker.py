@@ -453,7 +453,42 @@ def test_each_record_replaces_the_whole_value_and_returns_what_is_stored(
     execution = run(record, takes_context=True)
     assert execution.result == [{"a": 1}, {"b": 2}, True]
     assert (execution.metadata, execution.receipt) == ({"b": 2}, ["r"])
-    assert execution.progress["done"], execution.progress["total"] == (1, 3)
+    assert (execution.progress["done"], execution.progress["total"]) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "stored"),
+    [(0, 0, (0, 0)), (0.5, 1, (0.5, 1)), (7, 7, (7, 7)), (5, 1, (5, 5)), (1, 0, (1, 1))],
+)
+def test_more_done_than_in_all_is_all_of_it(
+    worker: Scheduler, done: float, total: float, stored: tuple[float, float]
+) -> None:
+    execution = run(lambda context: context.progress(done, total) and None, takes_context=True)
+    assert execution.state == "completed"
+    assert (execution.progress["done"], execution.progress["total"]) == stored
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "message"),
+    [
+        (-1, 3, "progress.done: must be a number, 0 or more, not -1."),
+        (1, float("nan"), "progress.total: must be a number, 0 or more, not nan."),
+        (1, float("inf"), "progress.total: must be a number, 0 or more, not inf."),
+        ("1", 3, "progress.done: must be a number, 0 or more, not '1'."),
+        (True, 3, "progress.done: must be a number, 0 or more, not True."),
+        (1, None, "progress.total: must be a number, 0 or more, not None."),
+    ],
+)
+def test_progress_is_told_in_numbers(
+    worker: Scheduler, done: Any, total: Any, message: str
+) -> None:
+    def tell(context: JobContext) -> str:
+        with pytest.raises(InvalidJob) as refused:
+            context.progress(done, total)
+        return str(refused.value)
+
+    execution = run(tell, takes_context=True)
+    assert (execution.result, execution.progress) == (message, None)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": float("inf")}, "x" * 65_536])
@@ -720,6 +755,7 @@ def test_after_shutdown_start_and_tick_raise(make: Make) -> None:
     scheduler = make()
     assert scheduler.start() is True
     assert scheduler.start() is False
+    until(lambda: Worker.objects.filter(pk=scheduler.id).exists(), "its row")
     scheduler.shutdown()
     scheduler.shutdown()
     for call in (scheduler.start, scheduler.tick):

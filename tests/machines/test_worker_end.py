@@ -29,9 +29,13 @@ SETTLE = "django_durable_jobs.db.settling.SettleStatements.settle"
 # Signing off
 
 
-def hang_until_sign_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have "hang" return its argument only at the sign-off, and that wait until all have ended."""
+def hang_until_sign_off(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have "hang" return its argument only at the sign-off, and that wait until all have ended.
+
+    Returns the arguments of those that have begun.
+    """
     go_on, sign_off = threading.Event(), Desk.sign_off
+    begun: list[str] = []
 
     def sign_off_late(self: Desk, left: Iterable[Run]) -> Any:
         runs = list(left)
@@ -40,22 +44,24 @@ def hang_until_sign_off(monkeypatch: pytest.MonkeyPatch) -> None:
         return sign_off(self, runs)
 
     def hang(result: str) -> str:
+        begun.append(result)
         go_on.wait(30)
         return result
 
     register_handler("hang", hang)
     monkeypatch.setattr(Desk, "sign_off", sign_off_late)
+    return begun
 
 
 def test_an_outcome_that_is_refused_at_the_sign_off_takes_no_other_along(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make(concurrency=3)
-    hang_until_sign_off(monkeypatch)
+    begun = hang_until_sign_off(monkeypatch)
     not_json(monkeypatch)
     jobs = [enqueue("hang", {"result": result}) for result in ("good", "bad", "fine")]
     scheduler.start()
-    until(lambda: scheduler.status()["active"] == 3, "the starts")
+    until(lambda: len(begun) == 3, "the calls")
     scheduler.shutdown(grace=0)
     good, bad, fine = ended(*jobs)
     assert (good.state, good.latest_execution.result) == ("completed", "good")
@@ -68,10 +74,10 @@ def test_a_deadlock_at_the_sign_off_is_tried_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    hang_until_sign_off(monkeypatch)
+    begun = hang_until_sign_off(monkeypatch)
     job = enqueue("hang", {"result": "kept"})
     scheduler.start()
-    until(lambda: scheduler.status()["active"] == 1, "the start")
+    until(lambda: begun, "the call")
     deadlock = OperationalError("deadlock detected")
     deadlock.sqlstate = "40P01"  # type: ignore[attr-defined]
     left = fail_once(monkeypatch, SETTLE, deadlock)
@@ -207,3 +213,23 @@ def test_two_that_shut_down_while_a_job_runs_both_wait_for_it(make: Make) -> Non
 
     first, second, _ = race(shut_down, shut_down, go_on.set)
     assert [first, second] == [["completed", "stopped"]] * 2
+
+
+# Taking a limited number of jobs
+
+
+def test_it_takes_exactly_max_jobs_and_is_spent_when_the_last_of_them_has_ended(
+    make: Make,
+) -> None:
+    go_on = threading.Event()
+    register_handler("wait", lambda: go_on.wait(30) and None)
+    jobs = [enqueue("wait") for _ in range(7)]
+    scheduler = make(concurrency=2, max_jobs=5)
+    scheduler.start()
+    until(lambda: scheduler.status()["active"] == 2, "the first starts")
+    assert not scheduler.wait_until_spent(0)
+    go_on.set()
+    assert scheduler.wait_until_spent(30)
+    states = [Job.objects.get(pk=job.pk).state for job in jobs]
+    assert states == ["completed"] * 5 + ["queued"] * 2
+    assert scheduler.tick() == 0

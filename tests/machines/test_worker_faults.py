@@ -15,10 +15,11 @@ from django_durable_jobs import enqueue, pause, register_handler, resume
 from django_durable_jobs.claims import interrupt, settle
 from django_durable_jobs.db import transaction as own_transaction
 from django_durable_jobs.db.settling import SettleStatements
-from django_durable_jobs.errors import InvalidJob
+from django_durable_jobs.errors import InvalidJob, ShutDown
 from django_durable_jobs.models import Execution, Job, QueueEntry, Worker
 from django_durable_jobs.states import State
 from django_durable_jobs.worker import JobContext, Scheduler
+from django_durable_jobs.worker.desk import Desk
 from django_durable_jobs.worker.terminal import Terminal
 from tests.app.models import Note
 from tests.factories import assert_queue_is_sound, make_job
@@ -98,6 +99,35 @@ def test_an_enrolment_that_broke_off_half_way_is_repeated(
     assert run(lambda: "ran").result == "ran"
     assert not left
     assert Worker.objects.get().pk == scheduler.id
+
+
+def test_a_database_that_fails_between_the_enrolment_and_the_first_turn_ends_no_worker(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = fail_once(
+        monkeypatch,
+        "django_durable_jobs.worker.scheduler.Sleep",
+        OperationalError("no connection"),
+    )
+    scheduler = make()
+    scheduler.start()
+    assert run(lambda: "ran").result == "ran"
+    assert not left
+    assert Worker.objects.get().pk == scheduler.id
+
+
+def test_whoever_waits_for_a_tick_is_answered_whatever_ends_the_thread(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: Desk, *args: Any, **options: Any) -> None:
+        raise SystemExit("as asked")
+
+    monkeypatch.setattr(Desk, "turn", end)
+    scheduler = make()
+    tick = meanwhile(scheduler.tick)
+    assert isinstance(tick(), ShutDown)
+    assert scheduler.wait_until_over(30)
+    assert scheduler.fault == "SystemExit: as asked"
 
 
 def test_types_that_could_not_be_told_are_told_again(
@@ -316,3 +346,22 @@ def test_an_invalid_job_that_a_handler_raises_is_tried_again_as_declared(
     register_handler("not.declared", handler, max_attempts=2, backoff=0.01, retry_on=[OSError])
     (job,) = ended(enqueue("not.declared"))
     assert attempts(job) == [(1, "failed", "")]
+
+
+@pytest.mark.skipif("connection.vendor != 'postgresql'", reason="the others have no such times")
+@pytest.mark.parametrize("moment", ["infinity", "4000-01-01 BC", "20000-01-01"])
+def test_a_time_that_python_has_no_form_for_fails_that_job_alone(make: Make, moment: str) -> None:
+    ran: list[int] = []
+    register_handler("it", lambda n=0: ran.append(n))
+    bad, *good = [enqueue("it", {"n": n}) for n in range(5)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {Job._meta.db_table} SET run_at = %s WHERE id = %s", [moment, bad.pk]
+        )
+    make(concurrency=5).start()
+    assert {job.state for job in ended(*good)} == {"completed"}
+    until(lambda: Execution.objects.get(job_id=bad.pk).state == "failed", "the end of the bad one")
+    error = Execution.objects.get(job_id=bad.pk).error
+    assert "times cannot be read" in error
+    assert "edited by hand" in error
+    assert sorted(ran) == [1, 2, 3, 4]

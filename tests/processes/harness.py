@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
+
+from django.db import connection
 
 from django_durable_jobs.models import Execution, Job, Worker
 from tests import databases, ledger
@@ -41,11 +47,52 @@ def until(condition: Callable[[], T], what: str, *, seconds: float = 30.0) -> T:
     return value
 
 
+def sqlite_file_is_free() -> bool:
+    """Tell whether nobody holds SQLite's write lock for longer than a moment."""
+    if connection.vendor != "sqlite":
+        return True
+    probe = sqlite3.connect(connection.settings_dict["NAME"], timeout=1.0)
+    try:
+        probe.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        probe.close()
+    return True
+
+
+def freeze(pid: int) -> None:
+    """Stop a worker as SIGSTOP does, at a moment at which it does not hold everybody up.
+
+    Whoever is stopped with SQLite's one write lock does, whatever any of us does.
+    """
+
+    def frozen() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        if sqlite_file_is_free():
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    until(frozen, f"a moment to freeze {pid}")
+
+
+class Process(Protocol):
+    """What is asked of a process: as a Popen has it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 @dataclass(eq=False)
 class WorkerProcess:
     """One ``runscheduler``, and what it wrote."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     replaced: bool = False  # by another one that a test started in its place
 
@@ -71,6 +118,11 @@ class WorkerProcess:
     def id(self) -> UUID:
         return UUID(self.events("start")[0]["worker"])
 
+    @property
+    def children(self) -> list[int]:
+        """The pids of the workers that have started under it, first to last."""
+        return [event["pid"] for event in self.events("start") if event["pid"] != self.pid]
+
     def row(self) -> Worker:
         return Worker.objects.get(pk=self.id)
 
@@ -92,6 +144,12 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
+
+    def kill_children(self) -> None:
+        """Kill what a supervisor that is killed leaves behind, and would end by itself."""
+        for pid in self.children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def ended(self, seconds: float = 20.0) -> int:
         """Return its exit code, once it has ended by itself."""
@@ -116,26 +174,43 @@ class Workers:
         self.all: list[WorkerProcess] = []
 
     def start(
-        self, *arguments: str, environment: dict[str, str] | None = None, **settings: Any
+        self,
+        *arguments: str,
+        command: str = "runscheduler",
+        environment: dict[str, str] | None = None,
+        terminal: int | None = None,
+        **settings: Any,
     ) -> WorkerProcess:
         log = self.folder / f"worker-{len(self.all)}"
-        env = databases.subprocess_environment() | {
+        env = self._environment(log, environment, settings)
+        words = [*command.split(), "--log-format", "json", *arguments]
+        return self._add(self._launch(words, env, log, terminal), log)
+
+    def _environment(
+        self, log: Path, environment: dict[str, str] | None, settings: dict[str, Any]
+    ) -> dict[str, str]:
+        return databases.subprocess_environment() | {
             "DDJ_DURABLE_JOBS": json.dumps(QUICK | settings),
             ledger.VARIABLE: str(self.ledger),
             "PGAPPNAME": log.name,
             **(environment or {}),
         }
-        command = [sys.executable, "-m", "django", "runscheduler", "--log-format", "json"]
+
+    def _launch(
+        self, command: list[str], environment: dict[str, str], log: Path, terminal: int | None
+    ) -> Process:
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                [*command, *arguments],
-                env=env,
-                stdin=subprocess.DEVNULL,
+            return subprocess.Popen(
+                [sys.executable, "-m", "django", *command],
+                env=environment,
+                stdin=subprocess.DEVNULL if terminal is None else terminal,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=databases.ROOT,
-                preexec_fn=databases.die_with_parent(signal.SIGKILL),
+                preexec_fn=_beginning(terminal),
             )
+
+    def _add(self, process: Process, log: Path) -> WorkerProcess:
         worker = WorkerProcess(process, log)
         self.all.append(worker)
         return worker
@@ -165,6 +240,23 @@ class Workers:
         for worker in self.all:
             # Not SIGTERM, which one that is stopped would not hear.
             worker.kill()
+            worker.kill_children()
+
+
+def _beginning(terminal: int | None) -> Callable[[], None]:
+    """Return a preexec_fn: die with this process, and have ``terminal`` send Ctrl-C, if given."""
+    die_with_parent = databases.die_with_parent(signal.SIGKILL)
+
+    def begin() -> None:
+        if die_with_parent:
+            die_with_parent()
+        # A shell has what it runs in the background ignore Ctrl-C, and that is inherited.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if terminal is not None:
+            os.setsid()
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    return begin
 
 
 def states(*jobs: Job) -> list[str]:

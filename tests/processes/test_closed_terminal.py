@@ -16,7 +16,7 @@ from tests import databases, ledger
 from tests.factories import assert_queue_is_sound
 from tests.processes.harness import QUICK, WorkerProcess, Workers, states, until
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.once]
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

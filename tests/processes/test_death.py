@@ -13,7 +13,7 @@ from django_durable_jobs.db import current_clock
 from django_durable_jobs.models import Execution, Job, Worker
 from django_durable_jobs.states import State
 from tests.factories import assert_queue_is_sound
-from tests.processes.harness import Workers, attempts, digest, states, until
+from tests.processes.harness import Workers, attempts, digest, freeze, states, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -135,7 +135,7 @@ def test_a_zombie_settles_nothing_and_goes_on_with_other_jobs(
     zombie = workers.start("--concurrency=2").ready()
     running(workers, job)
     workers.start("--queues=other").ready()  # reaps, and takes no job of these
-    zombie.signal(signal.SIGSTOP)
+    freeze(zombie.pid)
     until(lambda: states(job) == ["interrupted"], "the end of its lease")
     assert attempts(job) == [(1, "interrupted", "worker_lost")]
     gate.touch()
@@ -164,7 +164,7 @@ def test_a_zombie_tells_the_handler_whose_claim_it_lost_to_stop(workers: Workers
     zombie = workers.start().ready()
     running(workers, job)
     workers.start("--queues=other").ready()
-    zombie.signal(signal.SIGSTOP)
+    freeze(zombie.pid)
     until(lambda: states(job) == ["interrupted"], "the end of its lease")
     zombie.signal(signal.SIGCONT)
     until(lambda: workers.lines("end"), "the handler's end")
@@ -176,7 +176,7 @@ def test_when_all_stood_still_nobody_judges_anybody(workers: Workers) -> None:
     both = [workers.start("--concurrency=1").ready() for _ in range(2)]
     running(workers, *jobs)
     for worker in both:
-        worker.signal(signal.SIGSTOP)
+        freeze(worker.pid)
     last = max(Execution.objects.values_list("lease_expires_at", flat=True))
     until(lambda: current_clock().now(connection) > last, "the end of both leases")
     for worker in both:

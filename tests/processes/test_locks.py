@@ -23,7 +23,7 @@ def test_a_claim_that_stands_still_loses_its_locks(settings: Any) -> None:
     errors: list[Exception] = []
 
     def stand_still() -> None:
-        with own_connections("default", idle_limit=1.0) as own:
+        with own_connections("default", lease=1.0) as own:
             try:
                 with transaction("default"):
                     statements_for(own).lock_namespace("default")

@@ -79,6 +79,38 @@ def test_a_second_signal_ends_the_grace(workers: Workers, second: signal.Signals
     assert signed_off(worker)
 
 
+@pytest.mark.parametrize("whom", ["scribe", "keeper"])
+def test_after_a_second_signal_no_thread_holds_the_exit_up(workers: Workers, whom: str) -> None:
+    job = enqueue("ledger.block", {"whom": whom})
+    worker = workers.start("--grace=600", LEASE=600).ready()
+    until(lambda: states(job) == ["completed"], "the job")
+    worker.signal(signal.SIGTERM)
+    until(lambda: worker.events("stopping"), "the stop")
+    worker.signal(signal.SIGTERM)
+    code = worker.ended(15)
+    assert "threads hang, leaving without them" in worker.output
+    # The keeper is ended before the last word is written, the scribe after it.
+    expected = (0, "stopped") if whom == "scribe" else (1, "draining")
+    assert (code, worker.row().state) == expected
+
+
+@pytest.mark.parametrize(
+    ("on_interrupt", "told", "state"),
+    [("keep", (1, 0), "interrupted"), ("requeue", (0, 1), "queued")],
+)
+def test_it_says_what_becomes_of_what_it_interrupted(
+    workers: Workers, on_interrupt: str, told: tuple[int, int], state: str
+) -> None:
+    job = enqueue("ledger.hang")
+    worker = workers.start("--grace=0", ON_INTERRUPT=on_interrupt).ready()
+    until(lambda: workers.started(), "the start")
+    worker.signal(signal.SIGTERM)
+    assert worker.ended(10) == 0
+    assert states(job) == [state]
+    [event] = worker.events("interrupted")
+    assert (event["jobs"], event["requeued"]) == told
+
+
 def test_a_claimed_job_whose_second_can_run_still_thinks_is_given_back(workers: Workers) -> None:
     # Asked before the claim too, which takes as long.
     job = enqueue("ledger.asked", {"slow": 1.0})

@@ -254,7 +254,7 @@ def test_a_deadlock_is_transient_and_passes_when_tried_again() -> None:
     assert tries.total() == 3
 
 
-@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="see the next one")
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="it locks no rows, but the file")
 def test_a_lock_timeout_is_transient() -> None:
     job = make_job()
     held, over = threading.Event(), threading.Event()

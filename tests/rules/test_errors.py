@@ -25,6 +25,7 @@ JOB_ID = UUID("12345678-1234-5678-1234-567812345678")
 
 # Written out: codes are for ever.
 CODES = {
+    "AlreadyRunning": "already-running",
     "AlreadyStarted": "already-started",
     "DuplicateHandler": "duplicate-handler",
     "DuplicateJob": "duplicate-job",
@@ -36,6 +37,7 @@ CODES = {
     "InvalidSchedule": "invalid-schedule",
     "JobDoesNotExist": "job-does-not-exist",
     "NotQueued": "not-queued",
+    "OccurrenceRefused": "occurrence-refused",
     "ShutDown": "shut-down",
     "WrongState": "wrong-state",
     "TransactionLeftOpen": "transaction-left-open",

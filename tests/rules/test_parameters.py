@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_durable_jobs.errors import InvalidJob
-from django_durable_jobs.parameters import Parameters
+from django_durable_jobs.parameters import _ELSEWHERE, Parameters, did_you_mean
+from django_durable_jobs.registry.functions import EnqueueOptions
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -375,3 +376,41 @@ def test_what_is_encoded_is_decoded_to_the_same(**values: Any) -> None:
     moment = values["moment"]
     values["moment"] = moment.astimezone(UTC) if moment.tzinfo else moment
     assert parameters.decode(stored) == values
+
+
+ENQUEUE = ("type", "payload", *EnqueueOptions.__annotations__)
+JOB = ("aliases", "backoff", "max_attempts", "retry_on", "takes_context", "timeout")
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted", "told"),
+    [
+        ("prioritty", ENQUEUE, " (did you mean 'priority'?)"),
+        ("owner", ENQUEUE, " (did you mean 'owner_id'?)"),
+        ("eta", ENQUEUE, " (did you mean 'run_at'?)"),
+        ("countdown", ENQUEUE, " (did you mean 'run_at'?)"),
+        ("countdown", JOB, " (did you mean 'backoff'?)"),
+        ("kwargs", ENQUEUE, " (did you mean 'payload'?)"),
+        ("unique_key", ENQUEUE, " (did you mean 'idempotency_key'?)"),
+        ("dedupe", ENQUEUE, " (did you mean 'idempotency_key'?)"),
+        ("max_retries", JOB, " (did you mean 'max_attempts'?)"),
+        ("max_retries", ENQUEUE, " ('max_attempts' is an option of @job)"),
+        ("time_limit", JOB, " (did you mean 'timeout'?)"),
+        ("timeout", ENQUEUE, " ('timeout' is an option of @job)"),
+        ("run_at", JOB, " ('run_at' is given when a job is enqueued)"),
+        # A handler's own names are its own business.
+        ("owner", ("owner_id", "invoice"), " (did you mean 'owner_id'?)"),
+        ("timeout", ("invoice",), ""),
+        ("zzz", ENQUEUE, ""),
+    ],
+)
+def test_what_other_systems_call_an_option_is_understood(
+    name: str, accepted: tuple[str, ...], told: str
+) -> None:
+    assert did_you_mean(name, accepted) == told
+
+
+def test_each_name_from_elsewhere_means_something_that_there_is() -> None:
+    there_is = {*ENQUEUE, *JOB, "on_interrupt", "can_run", "raw", "atomic"}
+    assert {ours for meant in _ELSEWHERE.values() for ours in meant} <= there_is
+    assert not there_is & set(_ELSEWHERE)

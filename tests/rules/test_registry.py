@@ -144,7 +144,8 @@ def test_the_options_are_on_the_handler() -> None:
     )(send)
     handler = made.handler
     assert (handler.type, handler.function, handler.types) == ("send", send, ("send",))
-    assert (handler.max_attempts, handler.backoff, handler.retry_on) == (3, 5, (OSError,))
+    policy = handler.policy
+    assert (policy.max_attempts, policy.backoff, policy.retry_on) == (3, 5, (OSError,))
     assert (handler.on_interrupt, handler.timeout) == ("requeue", 300.0)
     assert (handler.can_run, handler.can_run_is_async) == (can_run, False)
     assert (handler.atomic, handler.queue, handler.priority) == (True, "mail", -3)
@@ -153,7 +154,8 @@ def test_the_options_are_on_the_handler() -> None:
 
 def test_the_defaults_promise_nothing() -> None:
     handler = job("send")(send).handler
-    assert (handler.max_attempts, handler.backoff, handler.retry_on) == (1, None, (Exception,))
+    policy = handler.policy
+    assert (policy.max_attempts, policy.backoff, policy.retry_on) == (1, None, (Exception,))
     assert (handler.on_interrupt, handler.timeout, handler.can_run) == (None, None, None)
     assert (handler.queue, handler.priority, handler.aliases) == (None, None, ())
 
@@ -290,6 +292,10 @@ def test_an_unknown_option_is_refused_at_once() -> None:
         job("send", max_attemps=3)(send)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"'retry_one' \(did you mean 'retry_on'\?\)"):
         register_handler("send", send, retry_one=OSError)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'time_limit' \('timeout' is an option of @job\); acc"):
+        made.using(time_limit=3)
+    with pytest.raises(TypeError, match=r"'owner' \('owner_id' is given when a job is enqueued\)"):
+        job("send", owner="acme")(send)  # type: ignore[call-overload]
     with pytest.raises(TypeError) as caught:
         made.using(**{"x" * 10**6: 1})
     assert len(str(caught.value)) < 400

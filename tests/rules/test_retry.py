@@ -48,9 +48,9 @@ def decided(
 )
 def test_the_default_doubles_up_to_an_hour_with_full_jitter(attempt: int, longest: float) -> None:
     policy = RetryPolicy(max_attempts=3)
-    assert policy.delay(attempt, Exception(), random=top) == longest
-    assert policy.delay(attempt, Exception(), random=half) == longest / 2
-    assert policy.delay(attempt, Exception(), random=lambda: 0.0) == 0.0
+    assert policy.delay(attempt, Exception(), random=top) == (longest, "")
+    assert policy.delay(attempt, Exception(), random=half) == (longest / 2, "")
+    assert policy.delay(attempt, Exception(), random=lambda: 0.0) == (0.0, "")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_default_doubles_up_to_an_hour_with_full_jitter(attempt: int, longes
     ],
 )
 def test_a_backoff_of_ones_own_is_followed(backoff: Any, seconds: float) -> None:
-    assert RetryPolicy(backoff=backoff).delay(3, ValueError("four"), random=top) == seconds
+    assert RetryPolicy(backoff=backoff).delay(3, ValueError("four"), random=top)[0] == seconds
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,6 @@ def test_another_attempt_is_made_only_when_declared_and_granted(
 ) -> None:
     decision = decided(exception, attempt, granted, **policy)
     assert decision == Decision(retry_after=retry_after)
-    assert decision.retry is (retry_after is not None)
 
 
 def test_a_discarded_job_is_not_tried_again() -> None:

@@ -15,7 +15,7 @@ from django_durable_jobs.conf import settings as durable_settings
 from django_durable_jobs.db import ManualClock, transaction, use_clock
 from django_durable_jobs.models import Execution, Job
 from django_durable_jobs.namespaces import wake_here
-from django_durable_jobs.registry import handlers
+from django_durable_jobs.registry import handlers, schedules
 from django_durable_jobs.states import LIVE
 from django_durable_jobs.worker import Scheduler
 from tests.factories import assert_queue_is_sound
@@ -76,8 +76,8 @@ def nudge() -> None:
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    """Forget the handlers that a test registers."""
-    with handlers.preserved():
+    """Forget the handlers and schedules that a test declares."""
+    with handlers.preserved(), schedules.preserved():
         yield
 
 

@@ -68,11 +68,13 @@ def test_get_receipt_is_that_of_the_latest_execution() -> None:
 def test_status_tells_the_scheduler(scheduler: Any, gate: Gate) -> None:
     works = scheduler()
     fresh = {"started": False, "closed": False, "healthy": True, "error": None, "active": 0}
+    fresh |= {"stuck": 0, "is_leader": False}
     assert works.status() == fresh
     register_handler("seed.gate", gate)
     job = enqueue("seed.gate")
     works.start()
-    until(lambda: works.status() == fresh | {"started": True, "active": 1})
+    leads = {"started": True, "active": 1, "is_leader": True}
+    until(lambda: works.status() == fresh | leads)
     gate.let_go()
     settled(job)
     until(lambda: works.status()["active"] == 0)

@@ -105,8 +105,9 @@ def test_recover_leaves_what_a_live_worker_holds(scheduler: Any) -> None:
     assert job.state == State.RUNNING
 
 
-def test_recover_elsewhere_waits_for_the_lease(scheduler: Any) -> None:
+def test_recover_elsewhere_waits_for_the_lease(scheduler: Any, configure: Configure) -> None:
     """changed: whether a process on another host lives is told by its lease."""
+    configure(HEARTBEAT=0.05)
     job = make_job("running", execution=False)
     make_execution(job, lease_expires_at=timezone.now() - timedelta(seconds=1))
     scheduler().start()

@@ -22,7 +22,7 @@ from django_durable_jobs.states import State
 from django_durable_jobs.worker import JobContext, Scheduler
 from tests.factories import assert_queue_is_sound
 
-from .conftest import START, Gate, executions, settled, until
+from .conftest import START, Configure, Gate, executions, settled, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -209,8 +209,9 @@ def test_shutdown_gives_back_what_was_not_begun(scheduler: Any) -> None:
 
 
 def test_shutdown_that_cannot_write_returns_all_the_same(
-    scheduler: Any, gate: Gate, monkeypatch: Any
+    scheduler: Any, gate: Gate, configure: Configure, monkeypatch: Any
 ) -> None:
+    configure(HEARTBEAT=0.05)
     works, job = running(gate, scheduler)
 
     def fails(*_: Any) -> Any:

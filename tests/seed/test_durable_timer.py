@@ -19,6 +19,7 @@ from django_durable_jobs import (
 from django_durable_jobs.db import ManualClock
 from django_durable_jobs.models import Job
 from django_durable_jobs.states import State
+from django_durable_jobs.worker.desk import Desk, Turn
 
 from .conftest import Configure, Gate, executions, nudge, settled, until
 
@@ -29,26 +30,27 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Turns:
-    """Note how long each turn of a scheduler would sleep."""
+    """Note how long a scheduler would sleep after each turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sleeps: list[float | None] = []
+        look_ahead = Desk.look_ahead
 
-    def turned(self, turn: Any) -> None:
-        self.sleeps.append(turn.look_in)
+        def noted(desk: Desk, turn: Turn) -> None:
+            look_ahead(desk, turn)
+            self.sleeps.append(turn.look_in)
 
-    def troubled(self, error: str) -> None:
-        raise AssertionError(error)
+        monkeypatch.setattr(Desk, "look_ahead", noted)
 
 
 @pytest.fixture
-def turns() -> Turns:
-    return Turns()
+def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    return Turns(monkeypatch)
 
 
 def test_schedule_timer_not_started_runs_nothing(turns: Turns, scheduler: Any) -> None:
     register_handler("seed.job", lambda: None)
-    works = scheduler(observer=turns)
+    works = scheduler()
     assert works.tick() == 0
     job = enqueue("seed.job")
     count = len(turns.sleeps)
@@ -75,7 +77,7 @@ def test_schedule_timer_sleeps_until_the_earliest_job(
     register_handler("seed.job", lambda: None)
     for seconds in (9, 7, 11):
         enqueue("seed.job", run_at=clock.value + timedelta(seconds=seconds))
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: 7.0 in turns.sleeps)
 
 
@@ -85,12 +87,12 @@ def test_schedule_timer_sleeps_at_most_max_sleep(
     configure(MAX_SLEEP=12)
     register_handler("seed.job", lambda: None)
     enqueue("seed.job", run_at=clock.value + timedelta(days=365))
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 12.0)
 
 
 def test_schedule_timer_nothing_queued_sleeps_max_sleep(turns: Turns, scheduler: Any) -> None:
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 30.0)
 
 
@@ -102,7 +104,7 @@ def test_schedule_timer_hears_what_is_committed_while_a_turn_ends(
     register_handler("seed.job", lambda: None)
     jobs: list[Job] = []
 
-    class Enqueues(Turns):
+    class Enqueues:
         def turned(self, turn: Any) -> None:
             if not jobs:
                 with monkeypatch.context() as patch:  # so that it is not heard in the process
@@ -124,7 +126,7 @@ def test_schedule_timer_hears_what_is_committed_while_a_turn_ends(
 
 def test_schedule_timer_leaves_out_types_without_a_handler(turns: Turns, scheduler: Any) -> None:
     job = enqueue("seed.unknown")
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 30.0)
     assert get_job(job.pk).held_reason == "no_handler"
 
@@ -135,7 +137,7 @@ def test_schedule_timer_ineligible_is_looked_at_after_its_pause(
     """changed: the seed leaves it out, and looks again after maxTimerDelay at the latest."""
     register_handler("seed.job", lambda: None, can_run=lambda job: False)
     enqueue("seed.job")
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 1.0)
 
 
@@ -144,7 +146,7 @@ def test_schedule_timer_leaves_out_owners_at_their_cap(
 ) -> None:
     register_handler("seed.gate", gate)
     jobs = [enqueue("seed.gate", owner_id="o") for _ in range(3)]
-    scheduler(observer=turns).start()
+    scheduler().start()
     until(lambda: turns.sleeps and turns.sleeps[-1] == 30.0)
     gate.let_go()
     settled(*jobs)
@@ -156,7 +158,7 @@ def test_schedule_timer_without_a_free_slot_waits_for_one(
     register_handler("seed.gate", gate)
     first = enqueue("seed.gate")
     enqueue("seed.gate", run_at=clock.value + timedelta(seconds=7))
-    works = scheduler(observer=turns, concurrency=1)
+    works = scheduler(concurrency=1)
     works.start()
     until(lambda: gate.entered)
     count = len(turns.sleeps)

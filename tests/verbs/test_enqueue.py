@@ -340,8 +340,9 @@ def test_run_at_is_the_databases_now() -> None:
 def test_a_naive_run_at_is_taken_in_the_current_time_zone() -> None:
     naive = datetime(2031, 7, 1, 12)
     with timezone.override("Asia/Tokyo"):
-        with pytest.warns(RuntimeWarning, match="received a naive datetime"):
+        with pytest.warns(RuntimeWarning, match="received a naive datetime") as warned:
             returned = enqueue("x", run_at=naive)
+        assert warned[0].filename == __file__
         assert stored(returned).run_at == datetime(2031, 7, 1, 3, tzinfo=UTC)
     with override_settings(USE_TZ=False):
         connection.close()

@@ -17,6 +17,7 @@ from django_durable_jobs import (
     enqueue,
     get_job,
     get_receipt,
+    jobs,
     list_jobs,
     pause,
     requeue,
@@ -39,7 +40,7 @@ from tests.factories import assert_queue_is_sound, make_execution, make_job, now
 pytestmark = pytest.mark.django_db
 committed = pytest.mark.django_db(transaction=True)
 
-NOBODY = [uuid.uuid4(), str(uuid.uuid4()), "7", "", "x" * 100, None, 7, b"x"]
+NOBODY = [uuid.UUID(int=1), str(uuid.UUID(int=2)), "7", "", "x" * 100, None, 7, b"x"]
 LATER = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
 
@@ -247,6 +248,21 @@ def test_only_interrupted_jobs_are_resolved(state: State) -> None:
         resolve(other.pk, "done")
     assert caught.value.state == state
     assert (list(Job.objects.values()), list(Execution.objects.values())) == before
+
+
+def test_a_job_that_is_pruned_while_it_is_resolved_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = make_job(State.INTERRUPTED)
+    now_expression = jobs.now_expression
+
+    def prune_first(connection: Any) -> Any:
+        Job.objects.all().delete()
+        return now_expression(connection)
+
+    monkeypatch.setattr(jobs, "now_expression", prune_first)
+    with pytest.raises(JobDoesNotExist, match=str(other.pk)):
+        resolve(other.pk, "done")
 
 
 def test_a_note_is_made_storable() -> None:
