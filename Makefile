@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types migrations docs wheel bench clean
+.PHONY: help demo test check lint types migrations docs wheel messages bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ migrations: $(VENV)/.installed-test ## Check that no migration is missing, whate
 		DJANGO_SETTINGS_MODULE=tests.settings DDJ_AUTO_FIELD=django.db.models.$$field \
 			$(BIN)/python -m django makemigrations $(PACKAGE) --check --dry-run --pythonpath . || exit 1; \
 	done
+
+messages: $(VENV)/.installed-test ## Bring the catalogues of translations up to date (needs gettext)
+	cd $(PACKAGE) && ../$(BIN)/python -m django makemessages --all --no-location --no-obsolete
+	cd $(PACKAGE) && ../$(BIN)/python -m django compilemessages
 
 docs: $(VENV)/.installed-dev ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -27,21 +27,37 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-# The durable scheduler of S1. Parts of later releases are added when they get their rows.
 FUNCTIONS = _words("""
     copy requiredString safeValue attachDurableScheduler persist recover ensureReady findJob
     findIdempotency validateSpec enqueue cancel replaceQueued activeOwnerCount isEligible
     dueByFairOwner updateExecution settle requeueUnstarted dispatch tick stopTimer scheduleTimer
     registerHandler start shutdown getJob listJobs getReceipt status
+    nextRunTime parse parseField matches parseCron nextCronFire nextBaselineFire _computeNextRun
+    schedule register create stop list getStatus pruneTickClaims SchedulerError
+    _emit _isLeaderHere _fireOnce _runFire _arm _maybePruneTickClaims _resetForTest
+    identity attachLoopDurableSchedule isMultiUser ownerFor jobsFor queuedFor spec
+    matchesOccurrence cancelQueued syncRecord sync canRun wake
 """)
 OPTIONS = _words("""
     ctx.namespace ctx.now ctx.makeId ctx.setTimer ctx.clearTimer ctx.maxTimerDelay
     ctx.globalConcurrency ctx.perOwnerConcurrency ctx.store ctx.filePath ctx.storageDir
+    spec.name spec.cron spec.every spec.baseline spec.timezone spec.job spec.run spec.payload
+    spec.enqueueOpts
+    opts.jobs opts.cluster opts.audit opts.maxJobMs opts.tickRetentionMs opts.pruneIntervalMs
+    ctx.scheduler ctx.registry ctx.projectId ctx.isMultiUser ctx.authorize ctx.canRun
 """)
 # What calls return or hand to handlers, wherever in a row it is told of.
 VALUES = _words("""
     started closed healthy error active claimId recordMetadata recordReceipt canRun ownerCursor
     server_restarted_after_claim scheduler_shutdown SCHEDULER_STORE_CORRUPT
+    exprDesc lastRun lastFinish lastError nextRun running fires misses nonLeaderSkips
+    tickClaimLost isLeader aggregate total withErrors totalFires totalMisses
+    scheduler.start scheduler.stop scheduler.task.success scheduler.task.failure
+    scheduler.task.skipped scheduler.task.watchdog scheduler.tick.lost scheduler.tick.error
+    scheduler.tick.pruned durationMs viaJob tickKey claimedBy rowsDeleted olderThanUnix
+    record_requires_owner record_disabled_or_unscheduled record_schedule_changed record_deleted
+    local-user loop-record prepareDurableOccurrence triggerDurableOccurrence dispatching dispatched
+    completeDurableOccurrence recordId occurrenceAt
 """)
 ERRORS = [
     "is required",
@@ -64,6 +80,37 @@ ERRORS = [
     "handler must be a function",
     "canRun must be a function",
     "handler already registered for",
+    "cron expression must be a non-empty string",
+    "cron expression must have 5 fields",
+    "empty term",
+    "bad step",
+    "exceeds field range",
+    "out of range",
+    "produced no fire within 1 year",
+    "baseline must be HH:MM",
+    "is not a valid 24h time",
+    "produced no fire within 24h+",
+    "schedule all tasks before calling start()",
+    "requires a spec object",
+    "spec.name is required",
+    "is already scheduled",
+    "spec must set exactly one of cron / every",
+    "spec.every must be a number ≥ 1000 ms",
+    "spec must set exactly one of job / run",
+    "spec.job requires opts.jobs",
+    "unknown IANA timezone",
+    "name must be a non-empty string",
+    "intervalMs must be a finite number ≥ 1000",
+    "fn must be a function",
+    "no task '",
+    "The interrupted occurrence could not be reconciled",
+    "The scheduled occurrence could not be normalized",
+    "The scheduled record was deleted",
+    "The scheduled occurrence is stale",
+    "The scheduled record owner changed",
+    "The scheduled record owner is no longer authorized",
+    "The scheduled occurrence could not be reserved",
+    "The next scheduled occurrence could not be stored after dispatch",
 ]
 
 

@@ -16,9 +16,8 @@ def main(wheel: str) -> None:
         if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
     }
     # Compiled translations are kept in git, so that any way of installing brings them.
-    wanted |= {f"{name[:-3]}.mo" for name in wanted if name.endswith(".po")} | {
-        f"{PACKAGE}/py.typed"
-    }
+    wanted |= {f"{name[:-3]}.mo" for name in wanted if name.endswith(".po")}
+    wanted |= {f"{PACKAGE}/py.typed", f"{PACKAGE}/locale/de/LC_MESSAGES/django.mo"}
     foreign = {name for name in held if name.split("/")[0] != PACKAGE and ".dist-info/" not in name}
     problems = [f"lacks {name}" for name in sorted(wanted - held)]
     problems += [f"should not hold {name}" for name in sorted(foreign)]
