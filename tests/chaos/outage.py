@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import random
 import subprocess
 import sys
@@ -34,12 +35,17 @@ from tests.chaos.proxy import Proxy
 from tests.processes.harness import WorkerProcess, Workers, until
 from tests.servers import MariaDBServer, PostgresServer, Server
 
-LEASE, HEARTBEAT = 4.0, 1.0
+# How long it lasts. A minute or more is a trial by hand, on a machine that does nothing else: only
+# then is it judged how soon work goes on and what waiting costs, and only then do leases run out
+# on a worker that the database keeps waiting, and on none that the machine does.
+SECONDS = float(os.environ.get("DDJ_CHAOS_SECONDS", "12"))
+TRIAL = SECONDS >= 60
+LEASE, HEARTBEAT = (4.0 if TRIAL else 20.0), 1.0
 SLOTS, WORKERS = 4, 3
 # How long after the end of an outage every worker has begun another job, in seconds.
-RESUMES_IN = 5.0
+RESUMES_IN = 5.0 if TRIAL else 40.0
 # Of a processor: what a worker may take while it waits.
-IDLE = 0.4
+IDLE = 0.4 if TRIAL else math.inf
 ENDS = ("works again", "claim unconfirmed")
 CONNECTIONS = 40  # that the server allows
 
@@ -63,7 +69,6 @@ class Outage:
     server: Server
     proxy: Proxy
     seed: int
-    seconds: float
 
     violations: list[str] = field(default_factory=list)
     witnesses: Counter[str] = field(default_factory=Counter)
@@ -116,11 +121,11 @@ class Outage:
         until(lambda: len({line.pid for line in self.workers.lines("recorded")}) == WORKERS, "all")
         until(lambda: self._sessions() >= 3 * WORKERS, "the first signs of life")
         self.sessions = self._sessions()
-        deadline, deck = time.monotonic() + self.seconds, list(self.faults)
+        deadline, deck = time.monotonic() + SECONDS, list(self.faults)
         self.rng.shuffle(deck)
         while time.monotonic() < deadline and deck:
             self._strike(deck.pop(0))
-            if not deck and self.seconds > 60:
+            if not deck and TRIAL:
                 self._strike(self.long_refused)
                 deck = list(self.faults)
                 self.rng.shuffle(deck)
@@ -376,15 +381,19 @@ class Outage:
     # Afterwards
 
     def _become_quiet(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + RESUMES_IN + 25
         while left := list(Job.objects.filter(state__in=LIVE).values_list("pk", "state")[:5]):
             if time.monotonic() > deadline:
-                self.violations.append(f"INV-6 not quiet after 30 s: {left}")
+                self.violations.append(f"INV-6 not quiet: {left}")
                 return
             time.sleep(0.05)
         for worker in self.workers.all:
             try:
-                until(lambda w=worker: w.row().healthy and not w.row().error, "health", seconds=5)
+                until(
+                    lambda w=worker: w.row().healthy and not w.row().error,
+                    "health",
+                    seconds=RESUMES_IN,
+                )
             except AssertionError:
                 self.violations.append(f"not healthy again: {worker.row().error}")
 

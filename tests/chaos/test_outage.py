@@ -11,20 +11,19 @@ import random
 import pytest
 from django.db import connection
 
-from tests.chaos.outage import SERVERS, Outage
+from tests.chaos.outage import SECONDS, SERVERS, TRIAL, Outage
 from tests.chaos.proxy import Proxy
 from tests.databases import default_database
 from tests.processes.harness import Workers
 from tests.servers import running
 
-SECONDS = float(os.environ.get("DDJ_CHAOS_SECONDS", "12"))
 SEED = int(os.environ.get("DDJ_CHAOS_SEED") or random.randrange(1_000_000))
 
 pytestmark = [
     pytest.mark.chaos,
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.timeout(2 * SECONDS + 120),
+    pytest.mark.timeout(2 * SECONDS + 600),
     pytest.mark.skipif("connection.vendor == 'sqlite'", reason="a file does not go away"),
 ]
 
@@ -37,7 +36,7 @@ def test_no_promise_is_broken_while_the_database_comes_and_goes(workers: Workers
         Proxy(server.socket) as proxy,
         default_database(server.settings),
     ):
-        outage = Outage(workers, server, proxy, SEED, SECONDS)
+        outage = Outage(workers, server, proxy, SEED)
         outage.last()
     told = ", ".join(f"{n} {name}" for name, n in sorted(outage.witnesses.items()))
     print(f"  witnessed: {told}")
@@ -45,7 +44,7 @@ def test_no_promise_is_broken_while_the_database_comes_and_goes(workers: Workers
     for violation in outage.violations:
         print(f"    {violation}")
     assert outage.violations == [], f"seed {SEED}"
-    if SECONDS >= 60:
+    if TRIAL:
         faults = [fault.__name__ for fault in (*outage.faults, outage.long_refused)]
         assert [name for name in faults if not outage.witnesses[name]] == []
-    assert outage.witnesses["started"] > 5 * SECONDS, "hardly anything ran"
+    assert outage.witnesses["started"] > (5 if TRIAL else 2) * SECONDS, "hardly anything ran"

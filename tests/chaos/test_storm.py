@@ -11,10 +11,9 @@ import random
 import pytest
 from django.db import connection
 
-from tests.chaos.storm import Storm
+from tests.chaos.storm import SECONDS, TRIAL, Storm
 from tests.processes.harness import Workers
 
-SECONDS = float(os.environ.get("DDJ_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("DDJ_CHAOS_SEED") or random.randrange(1_000_000))
 
 pytestmark = [
@@ -43,7 +42,7 @@ def wanted(seconds: float) -> dict[str, int]:
         "kill": 0.08,
         "zombies with a job": 0.04,
         "late settlements refused": 0.04,
-        "started": 4.0,
+        "started": 4.0 if TRIAL else 1.5,
         "cancelled": 0.2,
         "refused cancels": 0.2,
         "replaced": 0.1,
