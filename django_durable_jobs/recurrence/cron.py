@@ -43,7 +43,7 @@ LENGTHS = [
 ]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Cron(Recurrence):
     """A cron expression of five fields, or a shorthand such as `@daily`, in a time zone.
 
@@ -62,23 +62,23 @@ class Cron(Recurrence):
     """
 
     expression: str
-    timezone: str | None = None
-    fields: Fields = field(init=False, compare=False)
-    _zone: ZoneInfo | None = field(init=False, compare=False)
+    timezone: str | None
+    fields: Fields = field(compare=False)
+    _zone: ZoneInfo | None = field(compare=False)
     # The next larger minute and hour that match, by minute and hour; -1 for none.
-    _minutes: tuple[int, ...] = field(init=False, compare=False)
-    _hours: tuple[int, ...] = field(init=False, compare=False)
-    _first_of_day: tuple[int, int] = field(init=False, compare=False)
+    _minutes: tuple[int, ...] = field(compare=False)
+    _hours: tuple[int, ...] = field(compare=False)
+    _first_of_day: tuple[int, int] = field(compare=False)
     # The matching days of a month by its first day of week and its length, filled as needed.
-    _days: dict[tuple[int, int], tuple[int, ...]] = field(init=False, compare=False)
+    _days: dict[tuple[int, int], tuple[int, ...]] = field(compare=False)
 
-    def __post_init__(self) -> None:
-        fields = parse(self.expression)
+    def __init__(self, expression: str, timezone: str | ZoneInfo | None = None) -> None:
+        fields, timezone = parse(expression), name_of_zone(timezone)
         keep = object.__setattr__
         keep(self, "expression", fields.expression)
         keep(self, "fields", fields)
-        keep(self, "timezone", name_of_zone(self.timezone))
-        keep(self, "_zone", None if self.timezone is None else zone_named(self.timezone))
+        keep(self, "timezone", timezone)
+        keep(self, "_zone", None if timezone is None else zone_named(timezone))
         keep(self, "_minutes", _following(fields.minute, 60))
         keep(self, "_hours", _following(fields.hour, 24))
         keep(self, "_first_of_day", (min(fields.hour), min(fields.minute)))
